@@ -1,0 +1,225 @@
+//! The reader side: picks and dispatches, with a picker's or the thread's own random generator.
+
+use crate::error::{Error, Refusal};
+use crate::in_flight::InFlight;
+use crate::policy::{Policy, Rng, Tuning, Wish, choose};
+use crate::pool::{Lease, Pool};
+use crate::region::{Region, header};
+use crate::snapshot::View;
+use crate::sync::{self, Ordering, PICK_RETRIES};
+use crate::ticket::{Commit, Ticket, commit};
+use crate::worker::WorkerId;
+use crossbeam_utils::CachePadded;
+use rand_xoshiro::rand_core::SeedableRng as _;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+/// What a request asks of the choice.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Request<'a> {
+    /// `None`: the pool's, as tuned.
+    pub policy: Option<Policy>,
+    /// Token cost that its worker carries until it ends.
+    pub tokens: u32,
+    /// Choose among these alone; `None`: among all. Unknown, stale and repeated ids are ignored.
+    pub candidates: Option<&'a [WorkerId]>,
+    /// Don't choose any of these.
+    pub excluded: &'a [WorkerId],
+}
+
+/// Chooses for one thread at a time, with its own random generator: repeatable with a seed, and
+/// faster than the pool's methods.
+pub struct Picker {
+    lease: Lease,
+    rng: Rng,
+    /// Draw anew in a process that was forked off this many forks in; never, if the stream was
+    /// asked for by a seed.
+    forks: Option<u32>,
+}
+
+impl Pool {
+    /// A picker with its own stream of random numbers: the one of this seed; with seed 0 the next
+    /// one of the pool's seed; if that is 0 too, one from the operating system. Allocates.
+    ///
+    /// # Errors
+    /// [`Error::Io`] without random numbers from the operating system.
+    pub fn picker(&self, seed: u64) -> Result<Picker, Error> {
+        let number = self.region().header(header::PICKERS).fetch_add(1, Ordering::Relaxed);
+        let rng = match (seed, self.shared.seed) {
+            (0, 0) => fresh_rng()?,
+            // Streams of neighbouring seeds are apart: seeding mixes the bits.
+            (0, pool) => Rng::seed_from_u64(pool.rotate_left(32).wrapping_add(number)),
+            (seed, _) => Rng::seed_from_u64(seed),
+        };
+        let lease = Arc::new(CachePadded::new(self.shared.clone()));
+        Ok(Picker { lease, rng, forks: (seed == 0).then(sync::forks) })
+    }
+
+    /// Chooses a worker and counts nothing. Wait-free, does not allocate; of two concurrent picks
+    /// both may choose the same worker.
+    ///
+    /// # Errors
+    /// [`Error::Empty`].
+    pub fn pick(&self, request: &Request<'_>) -> Result<WorkerId, Error> {
+        with_thread_rng(|rng| pick(self.region(), request, rng))
+    }
+
+    /// Chooses a worker and counts the request on it, in one step. Lock-free, does not allocate.
+    ///
+    /// # Errors
+    /// [`Error::Empty`], [`Error::Saturated`], [`Error::Overflow`].
+    pub fn dispatch(&self, request: &Request<'_>) -> Result<Ticket, Error> {
+        with_thread_rng(|rng| dispatch(self.region(), request, rng))
+    }
+
+    /// Finishes the request when dropped. Borrows the pool.
+    pub fn guard(&self, ticket: Ticket) -> InFlight<'_> {
+        InFlight::borrowed(&self.shared, ticket)
+    }
+
+    /// Finishes the request when dropped, on any thread and also after all handles of the pool are
+    /// gone: for response bodies.
+    pub fn guard_owned(&self, ticket: Ticket) -> InFlight<'static> {
+        InFlight::owned(self.lease(thread_number()), ticket)
+    }
+}
+
+impl Picker {
+    /// As [`Pool::pick`].
+    ///
+    /// # Errors
+    /// As [`Pool::pick`].
+    #[inline]
+    pub fn pick(&mut self, request: &Request<'_>) -> Result<WorkerId, Error> {
+        self.draw_anew_after_fork()?;
+        pick(&self.lease.region, request, &mut self.rng).map_err(no_worker)
+    }
+
+    /// As [`Pool::dispatch`].
+    ///
+    /// # Errors
+    /// As [`Pool::dispatch`].
+    #[inline]
+    pub fn dispatch(&mut self, request: &Request<'_>) -> Result<Ticket, Error> {
+        self.draw_anew_after_fork()?;
+        dispatch(&self.lease.region, request, &mut self.rng).map_err(no_worker)
+    }
+
+    /// As [`Pool::guard_owned`].
+    pub fn guard_owned(&self, ticket: Ticket) -> InFlight<'static> {
+        InFlight::owned(self.lease.clone(), ticket)
+    }
+
+    #[inline]
+    fn draw_anew_after_fork(&mut self) -> Result<(), Error> {
+        if self.forks.is_some_and(|forks| forks != sync::forks()) {
+            self.rng = fresh_rng()?;
+            self.forks = Some(sync::forks());
+        }
+        Ok(())
+    }
+}
+
+fn no_worker(refusal: Refusal) -> Error {
+    refusal.of(WorkerId::from_raw(0))
+}
+
+fn fresh_rng() -> Result<Rng, Error> {
+    let seed = sync::entropy().map_err(|error| Error::Io(error.to_string()))?;
+    Ok(Rng::seed_from_u64(seed))
+}
+
+/// Runs with the calling thread's generator. It is drawn from the operating system, never from a
+/// seed, and anew in a forked child. It needs no destructor, so that a library with it can be
+/// unloaded.
+#[inline]
+fn with_thread_rng<R>(run: impl FnOnce(&mut Rng) -> Result<R, Refusal>) -> Result<R, Error> {
+    thread_local! {
+        static RNG: RefCell<Option<(u32, Rng)>> = const { RefCell::new(None) };
+    }
+    RNG.with_borrow_mut(|slot| {
+        let rng = match slot {
+            Some((forks, rng)) if *forks == sync::forks() => rng,
+            _ => &mut slot.insert((sync::forks(), fresh_rng()?)).1,
+        };
+        run(rng).map_err(no_worker)
+    })
+}
+
+/// A number of the calling thread, for spreading threads over counters.
+fn thread_number() -> usize {
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    NUMBER.with(|number| {
+        number.get().unwrap_or_else(|| {
+            let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            number.set(Some(next));
+            next
+        })
+    })
+}
+
+impl<'a> Wish<'a> {
+    #[inline]
+    fn of(region: &Region, request: &Request<'a>, counting: bool) -> Self {
+        let tuning = Tuning::of(region);
+        Self {
+            policy: request.policy.unwrap_or(tuning.policy),
+            tuning,
+            candidates: request.candidates,
+            excluded: request.excluded,
+            counting,
+        }
+    }
+}
+
+#[inline]
+pub(crate) fn pick(
+    region: &Region,
+    request: &Request<'_>,
+    rng: &mut Rng,
+) -> Result<WorkerId, Refusal> {
+    let wish = Wish::of(region, request, false);
+    let mut retries = 0;
+    loop {
+        let view = View::newest(region);
+        let chosen = choose(&view, &wish, rng);
+        let settled = match chosen {
+            Ok(_) => view.is_whole(),
+            // Where a worker has come meanwhile, there may have been one all the time.
+            Err(_) => view.is_newest(),
+        };
+        if settled || retries == PICK_RETRIES {
+            return chosen.map(|candidate| candidate.id);
+        }
+        retries += 1;
+    }
+}
+
+#[inline]
+pub(crate) fn dispatch(
+    region: &Region,
+    request: &Request<'_>,
+    rng: &mut Rng,
+) -> Result<Ticket, Refusal> {
+    let wish = Wish::of(region, request, true);
+    loop {
+        let view = View::newest(region);
+        match choose(&view, &wish, rng) {
+            Ok(candidate) if view.is_whole() => match commit(candidate, request.tokens) {
+                Commit::Counted(ticket) => return Ok(ticket),
+                Commit::Moved => {}
+                Commit::Overflow => return Err(Refusal::Overflow),
+            },
+            Err(refusal) if view.is_newest() => {
+                if refusal == Refusal::Saturated {
+                    region.header(header::SATURATED).fetch_add(1, Ordering::Relaxed);
+                }
+                return Err(refusal);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Policies: each a function of the view, the load words and a random generator.
+
+mod least_requests;
+mod power_of_two;
+mod random;
+mod round_robin;
+
+use crate::error::{Error, Refusal};
+use crate::region::{Region, header};
+use crate::snapshot::View;
+use crate::sync;
+use crate::word::{MAX_IN_FLIGHT, Word};
+use crate::worker::{Slot, WorkerId};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::Rng as _;
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+pub(crate) use round_robin::unstarted_cursor;
+
+/// How a worker is chosen among the eligible ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u32)]
+pub enum Policy {
+    /// The next eligible slot after the last chosen one.
+    RoundRobin = 1,
+    /// Uniform.
+    Random = 2,
+    /// Of two distinct uniform draws, the one with fewer polled tokens; if either has no load, or
+    /// they are equal, the one with fewer requests in flight; then the first drawn.
+    PowerOfTwoTokens = 3,
+    /// Of two distinct uniform draws, the one with fewer requests in flight; on a tie, if both have
+    /// a load, the one with fewer polled tokens; then the first drawn.
+    PowerOfTwoRequests = 4,
+    /// Fewest requests in flight over all; ties by polled tokens, then uniformly at random. If one
+    /// has a load, only those that have one compete, unless
+    /// [`Tuning::unreported_compete`] says otherwise.
+    #[default]
+    LeastRequests = 5,
+}
+
+/// Selects what power_of_two compares, as in SGLang's router; read by [`Policy::from_env`] alone.
+pub const METRIC_VARIABLE: &str = "SGLANG_ROUTER_P2C_LOAD_METRIC";
+
+impl Policy {
+    /// Every policy, in the order of their numbers.
+    pub const ALL: [Self; 5] = [
+        Self::RoundRobin,
+        Self::Random,
+        Self::PowerOfTwoTokens,
+        Self::PowerOfTwoRequests,
+        Self::LeastRequests,
+    ];
+
+    /// The name, as [`Policy::from_str`] takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::PowerOfTwoTokens => "power_of_two:tokens",
+            Self::PowerOfTwoRequests => "power_of_two:requests",
+            Self::LeastRequests => "least_requests",
+        }
+    }
+
+    /// The policy of this number, as the C functions have it.
+    #[inline]
+    pub fn from_number(number: u32) -> Option<Self> {
+        match number {
+            1 => Some(Self::RoundRobin),
+            2 => Some(Self::Random),
+            3 => Some(Self::PowerOfTwoTokens),
+            4 => Some(Self::PowerOfTwoRequests),
+            5 => Some(Self::LeastRequests),
+            _ => None,
+        }
+    }
+
+    /// What `SGLANG_ROUTER_P2C_LOAD_METRIC` asks for: `tokens`, `requests` or `least_requests`;
+    /// unset: tokens.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for any other value: routers that fell back in silence here ran another
+    /// policy than their operators believed.
+    pub fn from_env() -> Result<Self, Error> {
+        match std::env::var_os(METRIC_VARIABLE) {
+            None => Ok(Self::PowerOfTwoTokens),
+            Some(value) => match value.to_str() {
+                Some("tokens") => Ok(Self::PowerOfTwoTokens),
+                Some("requests") => Ok(Self::PowerOfTwoRequests),
+                Some("least_requests") => Ok(Self::LeastRequests),
+                _ => Err(Error::invalid(
+                    METRIC_VARIABLE,
+                    format_args!("{value:?}"),
+                    "tokens, requests, least_requests",
+                )),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<Self, Error> {
+        if name == "power_of_two" {
+            return Ok(Self::PowerOfTwoTokens);
+        }
+        Self::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(|| {
+            Error::invalid(
+                "policy",
+                format_args!("{name:?}"),
+                "round_robin, random, power_of_two, power_of_two:tokens, power_of_two:requests, least_requests",
+            )
+        })
+    }
+}
+
+/// What a pool's choices go by; switchable while traffic runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// For requests that name none. Default [`Policy::LeastRequests`].
+    pub policy: Policy,
+    /// How many distinct workers power_of_two draws: 2 to 255. Default 2.
+    pub choices: u32,
+    /// How many tokens weigh as much as one request, for policies that weigh both. Default 0.
+    pub request_tokens: u32,
+    /// Under least_requests, workers without a load compete also where others have one. Default false.
+    pub unreported_compete: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { policy: Policy::default(), choices: 2, request_tokens: 0, unreported_compete: false }
+    }
+}
+
+impl Tuning {
+    pub(crate) fn check(self) -> Result<Self, Error> {
+        match self.choices {
+            2..=255 => Ok(self),
+            choices => Err(Error::invalid("choices", choices, "2 to 255")),
+        }
+    }
+
+    /// `request_tokens 32 | unreported_compete 1 | choices 8 | policy 8`, so that a choice reads all at once.
+    pub(crate) fn to_word(self) -> u64 {
+        u64::from(self.request_tokens) << 32
+            | u64::from(self.unreported_compete) << 16
+            | u64::from(self.choices) << 8
+            | self.policy as u64
+    }
+
+    #[inline]
+    pub(crate) fn of(region: &Region) -> Self {
+        // Relaxed: one word, and nothing else belongs to it.
+        let word = region.header(header::TUNING).load(sync::Ordering::Relaxed);
+        Self {
+            policy: Policy::from_number((word & 0xFF) as u32).unwrap_or_default(),
+            choices: (word >> 8 & 0xFF).max(2) as u32,
+            request_tokens: (word >> 32) as u32,
+            unreported_compete: word >> 16 & 1 != 0,
+        }
+    }
+}
+
+pub(crate) type Rng = Xoshiro256PlusPlus;
+
+/// Uniform below `n`, to within n / 2⁶⁴.
+#[inline]
+fn below(rng: &mut Rng, n: usize) -> usize {
+    ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
+}
+
+/// What a choice ranges over. All policies see the workers through it.
+pub(crate) struct Scope<'a, 's> {
+    view: &'a View<'a>,
+    /// Positions that the request allows, a bit each; none: all.
+    allowed: Option<&'s [u64]>,
+    /// A dispatch, which caps bind; a pick is advice.
+    counting: bool,
+}
+
+/// A worker that was eligible when looked at, and the word that was looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) id: WorkerId,
+    pub(crate) slot: Slot<'a>,
+    pub(crate) word: Word,
+    /// in_flight must stay below.
+    pub(crate) cap: u32,
+    /// Chosen for its in_flight, so only with that may it be counted.
+    pub(crate) exact: bool,
+}
+
+impl<'a> Scope<'a, '_> {
+    /// The one test of eligibility: in the view, allowed, open, the same worker still, and below
+    /// its cap if it is to be counted.
+    #[inline]
+    fn eligible(&self, position: usize) -> Result<Candidate<'a>, Refusal> {
+        if self.allowed.is_some_and(|set| !contains(set, position)) {
+            return Err(Refusal::Empty);
+        }
+        let id = self.view.id(position);
+        let slot = Slot::of(self.view.region(), id.slot()).ok_or(Refusal::Empty)?;
+        let word = slot.glance();
+        if !word.is_open(id.generation()) {
+            return Err(Refusal::Empty);
+        }
+        // A cap that came after this view may bind from the next one on.
+        let max_in_flight = match self.counting && self.view.is_capped() {
+            true => slot.config().max_in_flight(),
+            false => 0,
+        };
+        let cap = if max_in_flight == 0 { MAX_IN_FLIGHT } else { max_in_flight };
+        if self.counting && word.in_flight() >= cap {
+            return Err(if max_in_flight == 0 { Refusal::Overflow } else { Refusal::Saturated });
+        }
+        Ok(Candidate { id, slot, word, cap, exact: false })
+    }
+
+    /// The first eligible worker from this position on, round to the one before it.
+    fn first_from(&self, start: usize) -> Result<Candidate<'a>, Refusal> {
+        let mut refusal = Refusal::Empty;
+        for position in (start..self.view.len()).chain(0..start.min(self.view.len())) {
+            match self.eligible(position) {
+                Ok(candidate) => return Ok(candidate),
+                Err(reason) => refusal = refusal.max(reason),
+            }
+        }
+        Err(refusal)
+    }
+
+    /// Draws up to `most` distinct eligible workers, uniformly and one after the other, and folds
+    /// them. Looks at every worker: for when independent draws don't meet eligible ones, or many
+    /// are wanted.
+    #[cold]
+    fn draw_distinct(
+        &self,
+        most: u32,
+        rng: &mut Rng,
+        mut fold: impl FnMut(Draw<'a>),
+    ) -> Result<(), Refusal> {
+        with_set(self.view.len(), |set| {
+            let mut refusal = Refusal::Empty;
+            let mut left = 0;
+            for position in 0..self.view.len() {
+                match self.eligible(position) {
+                    Ok(_) => {
+                        set[position / 64] |= 1 << (position % 64);
+                        left += 1;
+                    }
+                    Err(reason) => refusal = refusal.max(reason),
+                }
+            }
+            let mut drawn = 0;
+            while left > 0 && drawn < most {
+                let position = nth(set, below(rng, left));
+                set[position / 64] &= !(1 << (position % 64));
+                left -= 1;
+                // It may have closed or filled up since the scan; then another is drawn.
+                match self.draw(position) {
+                    Ok(draw) => {
+                        fold(draw);
+                        drawn += 1;
+                    }
+                    Err(reason) => refusal = refusal.max(reason),
+                }
+            }
+            if drawn == 0 { Err(refusal) } else { Ok(()) }
+        })
+    }
+
+    #[inline]
+    fn draw(&self, position: usize) -> Result<Draw<'a>, Refusal> {
+        let candidate = self.eligible(position)?;
+        Ok(Draw { candidate, tokens: self.view.tokens(position), weight: self.weight(position) })
+    }
+
+    #[inline]
+    fn weight(&self, position: usize) -> u64 {
+        if self.view.is_uniform() { 1 } else { self.view.weight(position) }
+    }
+}
+
+/// A drawn worker with what draws are compared by.
+#[derive(Clone, Copy)]
+struct Draw<'a> {
+    candidate: Candidate<'a>,
+    tokens: u64,
+    weight: u64,
+}
+
+/// Compares value ÷ weight without dividing. Weights are not 0: such workers are in no view.
+#[inline]
+fn compare_by_weight(a: (u64, u64), b: (u64, u64)) -> Ordering {
+    match a.1 == b.1 {
+        true => a.0.cmp(&b.0),
+        false => (u128::from(a.0) * u128::from(b.1)).cmp(&(u128::from(b.0) * u128::from(a.1))),
+    }
+}
+
+/// Runs with an empty set of `len` positions. It lies on the stack: 128 bytes, or 8 KiB for more
+/// than 1,024 workers.
+#[inline]
+fn with_set<R>(len: usize, run: impl FnOnce(&mut [u64]) -> R) -> R {
+    const FEW: usize = 16;
+    let words = len.div_ceil(64);
+    if words <= FEW { run(&mut [0; FEW][..words]) } else { with_large_set(words, run) }
+}
+
+#[inline(never)]
+fn with_large_set<R>(words: usize, run: impl FnOnce(&mut [u64]) -> R) -> R {
+    run(&mut [0; 1024][..words])
+}
+
+#[inline]
+fn contains(set: &[u64], position: usize) -> bool {
+    set[position / 64] >> (position % 64) & 1 != 0
+}
+
+/// The position of the set's `n`th member, from 0; the set has more than `n`.
+#[inline]
+fn nth(set: &[u64], mut n: usize) -> usize {
+    for (at, &word) in set.iter().enumerate() {
+        let members = word.count_ones() as usize;
+        if n < members {
+            let rest = (0..n).fold(word, |word, _| word & (word - 1));
+            return at * 64 + rest.trailing_zeros() as usize;
+        }
+        n -= members;
+    }
+    unreachable!("the set has more members than {n}")
+}
+
+/// Everything of a request that bears on the choice.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish<'a> {
+    pub(crate) policy: Policy,
+    pub(crate) tuning: Tuning,
+    pub(crate) candidates: Option<&'a [WorkerId]>,
+    pub(crate) excluded: &'a [WorkerId],
+    /// A dispatch, which caps bind; a pick is advice.
+    pub(crate) counting: bool,
+}
+
+/// Chooses a worker. The caller checks that the view was whole before it acts on the result.
+#[inline]
+pub(crate) fn choose<'a>(
+    view: &'a View<'a>,
+    wish: &Wish<'_>,
+    rng: &mut Rng,
+) -> Result<Candidate<'a>, Refusal> {
+    if wish.candidates.is_none() && wish.excluded.is_empty() {
+        choose_in(&Scope { view, allowed: None, counting: wish.counting }, wish, rng)
+    } else {
+        choose_among(view, wish, rng)
+    }
+}
+
+#[inline(never)]
+fn choose_among<'a>(
+    view: &'a View<'a>,
+    wish: &Wish<'_>,
+    rng: &mut Rng,
+) -> Result<Candidate<'a>, Refusal> {
+    with_set(view.len(), |set| {
+        match wish.candidates {
+            Some(candidates) => {
+                for position in candidates.iter().filter_map(|&id| view.position(id)) {
+                    set[position / 64] |= 1 << (position % 64);
+                }
+            }
+            None => set.fill(u64::MAX),
+        }
+        for position in wish.excluded.iter().filter_map(|&id| view.position(id)) {
+            set[position / 64] &= !(1 << (position % 64));
+        }
+        choose_in(&Scope { view, allowed: Some(set), counting: wish.counting }, wish, rng)
+    })
+}
+
+#[inline]
+fn choose_in<'a>(
+    scope: &Scope<'a, '_>,
+    wish: &Wish<'_>,
+    rng: &mut Rng,
+) -> Result<Candidate<'a>, Refusal> {
+    let choices = wish.tuning.choices;
+    match wish.policy {
+        Policy::RoundRobin => round_robin::choose(scope),
+        Policy::Random => random::choose(scope, rng),
+        Policy::PowerOfTwoTokens => power_of_two::choose::<true>(scope, choices, rng),
+        Policy::PowerOfTwoRequests => power_of_two::choose::<false>(scope, choices, rng),
+        Policy::LeastRequests => least_requests::choose(scope, wish.tuning.unreported_compete, rng),
+    }
+}

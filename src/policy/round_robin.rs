@@ -1,0 +1,38 @@
+//! `round_robin`: the next eligible slot after the last chosen one, whoever chose it.
+
+use super::{Candidate, Rng, Scope};
+use crate::error::Refusal;
+use crate::region::header;
+use crate::sync::Ordering;
+use rand_xoshiro::rand_core::Rng as _;
+
+/// Set until the first choice; the bits below are then random and say where to start, as a
+/// fraction of however many workers there are.
+const UNSTARTED: u64 = 1 << 32;
+/// A pick that lost the cursor this often returns what it found and leaves the cursor where it is.
+const PICK_TRIES: u32 = 64;
+
+pub(crate) fn unstarted_cursor(rng: &mut Rng) -> u64 {
+    UNSTARTED | u64::from(rng.next_u32())
+}
+
+pub(super) fn choose<'a>(scope: &Scope<'a, '_>) -> Result<Candidate<'a>, Refusal> {
+    // Relaxed throughout: the cursor is one word, and nothing else belongs to it.
+    let cursor = scope.view.region().header(header::CURSOR);
+    let mut tries = 0;
+    let mut last = cursor.load(Ordering::Relaxed);
+    loop {
+        let start = match last & UNSTARTED {
+            0 => scope.view.after(last as usize),
+            _ => ((last & (UNSTARTED - 1)) * scope.view.len() as u64 >> 32) as usize,
+        };
+        let found = scope.first_from(start)?;
+        let next = found.id.slot() as u64;
+        match cursor.compare_exchange(last, next, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Ok(found),
+            Err(_) if !scope.counting && tries == PICK_TRIES => return Ok(found),
+            Err(now) => last = now,
+        }
+        tries += 1;
+    }
+}

@@ -1,0 +1,222 @@
+//! Tickets: what a dispatch returns and a finish takes, and how both count.
+
+use crate::error::Refusal;
+use crate::policy::Candidate;
+use crate::region::{Region, header};
+use crate::sync::{AtomicU64, Ordering};
+use crate::worker::{Slot, WorkerId};
+use std::num::NonZeroU64;
+
+/// A request in flight on one worker, from its dispatch to its end.
+///
+/// It ends once, by [`Pool::finish`](crate::Pool::finish), which takes it. One that is dropped stays
+/// counted until its worker is abandoned: requests that must end with a scope belong in an
+/// [`InFlight`](crate::InFlight).
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the request stays counted until its ticket is finished"]
+pub struct Ticket {
+    // Two 64-bit words of which one is never 0, so that a result with a ticket in it comes back in
+    // registers.
+    worker: NonZeroU64,
+    tokens: u64,
+}
+
+impl Ticket {
+    /// The worker that the request counts on.
+    pub fn worker(&self) -> WorkerId {
+        WorkerId::from_raw(self.worker.get())
+    }
+
+    /// The tokens that it counts.
+    pub fn tokens(&self) -> u32 {
+        self.tokens as u32
+    }
+
+    #[inline]
+    pub(crate) fn new(worker: WorkerId, tokens: u32) -> Self {
+        Self {
+            worker: NonZeroU64::new(worker.raw()).expect("a generation is never 0"),
+            tokens: tokens.into(),
+        }
+    }
+}
+
+/// What became of a candidate.
+pub(crate) enum Commit {
+    Counted(Ticket),
+    /// It is not what was chosen any more: choose again.
+    Moved,
+    Overflow,
+}
+
+/// Counts a request on the candidate if it still is what was chosen.
+#[inline]
+pub(crate) fn commit(candidate: Candidate<'_>, tokens: u32) -> Commit {
+    let Candidate { id, slot, mut word, cap, exact } = candidate;
+    let in_flight = word.in_flight();
+    loop {
+        let Some(counted) = word.with_request(tokens) else {
+            return Commit::Overflow;
+        };
+        match slot.exchange(word, counted) {
+            Ok(()) => break,
+            Err(now) if !now.is_open(id.generation()) || now.in_flight() >= cap => {
+                return Commit::Moved;
+            }
+            // Only the tokens moved, or the choice did not go by this count: again in place.
+            Err(now) if !exact || now.in_flight() == in_flight => word = now,
+            Err(_) => return Commit::Moved,
+        }
+    }
+    if slot.generation() == id.generation() {
+        return Commit::Counted(Ticket::new(id, tokens));
+    }
+    uncount(slot, tokens);
+    Commit::Moved
+}
+
+/// R4: the tag went all the way round between choice and exchange, so a successor was counted.
+#[cold]
+fn uncount(slot: Slot<'_>, tokens: u32) {
+    slot.change(|word| word.without_request(tokens).map(|(less, _)| less));
+}
+
+/// Counts a request on a worker that was chosen elsewhere; only its cap binds.
+pub(crate) fn begin(region: &Region, worker: WorkerId, tokens: u32) -> Result<Ticket, Refusal> {
+    let slot = Slot::of(region, worker.slot()).ok_or(Refusal::Unknown)?;
+    let mut refusal = Refusal::Unknown;
+    let counted = slot.change(|word| {
+        if !word.is_open(worker.generation()) || slot.generation() != worker.generation() {
+            refusal = Refusal::Unknown;
+            return None;
+        }
+        if word.in_flight() < crate::word::MAX_IN_FLIGHT && !slot.config().admits(word.in_flight())
+        {
+            refusal = Refusal::Saturated;
+            return None;
+        }
+        refusal = Refusal::Overflow;
+        word.with_request(tokens)
+    });
+    if counted.is_none() {
+        return Err(refusal);
+    }
+    if slot.generation() != worker.generation() {
+        uncount(slot, tokens);
+        return Err(Refusal::Unknown);
+    }
+    Ok(Ticket::new(worker, tokens))
+}
+
+/// Ends a request. On `Stale` no count has moved, other than that of anomalies.
+#[inline]
+pub(crate) fn end(region: &Region, worker: WorkerId, tokens: u32) -> Result<(), Refusal> {
+    let slot = uncount_of(region, worker, tokens).ok_or_else(|| anomaly(region))?;
+    slot.count_finished(worker.generation());
+    Ok(())
+}
+
+/// Takes a request off its worker, if it is there.
+#[inline]
+fn uncount_of(region: &Region, worker: WorkerId, tokens: u32) -> Option<Slot<'_>> {
+    let slot = Slot::of(region, worker.slot())?;
+    let mut whole = true;
+    slot.change(|word| {
+        if !word.is_of(worker.generation()) || slot.generation() != worker.generation() {
+            return None;
+        }
+        let (less, all_there) = word.without_request(tokens)?;
+        whole = all_there;
+        Some(less)
+    })?;
+    if slot.generation() != worker.generation() {
+        recount(slot, tokens);
+        return None;
+    }
+    if !whole {
+        anomaly(region);
+    }
+    Some(slot)
+}
+
+/// As in R4, for a ticket whose worker was abandoned: the tag went all the way round between check
+/// and exchange, so a successor's request was taken.
+#[cold]
+fn recount(slot: Slot<'_>, tokens: u32) {
+    slot.change(|word| word.with_request(tokens));
+}
+
+/// Counts an anomaly: an end of what isn't in flight, or of other tokens than are.
+#[cold]
+fn anomaly(region: &Region) -> Refusal {
+    region.header(header::ANOMALIES).fetch_add(1, Ordering::Relaxed);
+    Refusal::Stale
+}
+
+/// Adds tokens to a request that runs.
+pub(crate) fn grow(region: &Region, ticket: &mut Ticket, tokens: u32) -> Result<(), Refusal> {
+    let worker = ticket.worker();
+    let grown = ticket.tokens().checked_add(tokens).ok_or(Refusal::Overflow)?;
+    let slot = Slot::of(region, worker.slot()).ok_or_else(|| anomaly(region))?;
+    let mut refusal = None;
+    let counted = slot.change(|word| {
+        let here = word.is_of(worker.generation()) && slot.generation() == worker.generation();
+        if !here || word.in_flight() == 0 {
+            refusal = Some(Refusal::Stale);
+            return None;
+        }
+        refusal = Some(Refusal::Overflow);
+        word.with_tokens(tokens)
+    });
+    match counted {
+        Some(_) => {
+            ticket.tokens = grown.into();
+            Ok(())
+        }
+        None if refusal == Some(Refusal::Stale) => Err(anomaly(region)),
+        None => Err(Refusal::Overflow),
+    }
+}
+
+/// Moves a request to another worker, where only the cap binds. It counts on both for a moment,
+/// and on neither as finished.
+pub(crate) fn retarget(
+    region: &Region,
+    ticket: &mut Ticket,
+    worker: WorkerId,
+) -> Result<(), Refusal> {
+    if !is_in_flight(region, ticket.worker()) {
+        return Err(anomaly(region));
+    }
+    if worker == ticket.worker() {
+        return Ok(());
+    }
+    let there = begin(region, worker, ticket.tokens())?;
+    if uncount_of(region, ticket.worker(), ticket.tokens()).is_none() {
+        uncount_of(region, worker, there.tokens());
+        return Err(anomaly(region));
+    }
+    *ticket = there;
+    Ok(())
+}
+
+fn is_in_flight(region: &Region, worker: WorkerId) -> bool {
+    Slot::of(region, worker.slot()).is_some_and(|slot| {
+        let word = slot.word();
+        word.is_of(worker.generation())
+            && word.in_flight() > 0
+            && slot.generation() == worker.generation()
+    })
+}
+
+/// Ends the request of a ticket that lies in shared memory, and clears its worker: of several
+/// threads that end one ticket, exactly one succeeds (R6). On `Stale` the ticket is as before.
+pub(crate) fn end_shared(region: &Region, worker: &AtomicU64, tokens: u32) -> Result<(), Refusal> {
+    // Relaxed: whoever wins the exchange needs nothing that another finisher wrote.
+    let claimed = worker.swap(0, Ordering::Relaxed);
+    let ended = end(region, WorkerId::from_raw(claimed), tokens);
+    if ended.is_err() && claimed != 0 {
+        worker.store(claimed, Ordering::Relaxed);
+    }
+    ended
+}
