@@ -121,6 +121,13 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// The refusal of this number, as `as` gives it.
+    #[cold]
+    pub(crate) fn from_number(number: u64) -> Self {
+        let all = [Self::Empty, Self::Overflow, Self::Saturated, Self::Unknown, Self::Stale];
+        all[number as usize]
+    }
+
     #[cold]
     pub(crate) fn of(self, worker: WorkerId) -> Error {
         match self {

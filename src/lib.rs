@@ -17,8 +17,8 @@ mod error;
 
 pub use error::{Error, Invalid, Stale};
 pub use in_flight::InFlight;
-pub use picker::{Picker, Request};
-pub use policy::{METRIC_VARIABLE, Policy, Tuning};
+pub use picker::Picker;
+pub use policy::{METRIC_VARIABLE, Policy, Request, Tuning};
 pub use poll::Poll;
 pub use pool::{Load, LoadStats, Pool, PoolConfig, Totals, WorkerState, WorkerStats};
 pub use ticket::Ticket;

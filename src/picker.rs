@@ -2,34 +2,22 @@
 
 use crate::error::{Error, Refusal};
 use crate::in_flight::InFlight;
-use crate::policy::{Policy, Rng, Tuning, Wish, choose};
-use crate::pool::{Lease, Pool};
+use crate::policy::{Policy, Request, Rng, by_policy, choose};
+use crate::pool::{Lease, Pool, Shared};
 use crate::region::{Region, header};
 use crate::snapshot::View;
 use crate::sync::{self, Ordering, PICK_RETRIES};
-use crate::ticket::{Commit, Ticket, commit};
+use crate::ticket::{Answer, Commit, Ticket, commit};
 use crate::worker::WorkerId;
 use crossbeam_utils::CachePadded;
 use rand_xoshiro::rand_core::SeedableRng as _;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// What a request asks of the choice.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Request<'a> {
-    /// `None`: the pool's, as tuned.
-    pub policy: Option<Policy>,
-    /// Token cost that its worker carries until it ends.
-    pub tokens: u32,
-    /// Choose among these alone; `None`: among all. Unknown, stale and repeated ids are ignored.
-    pub candidates: Option<&'a [WorkerId]>,
-    /// Don't choose any of these.
-    pub excluded: &'a [WorkerId],
-}
-
 /// Chooses for one thread at a time, with its own random generator: repeatable with a seed, and
 /// faster than the pool's methods.
 pub struct Picker {
+    shared: Arc<Shared>,
     lease: Lease,
     rng: Rng,
     /// Draw anew in a process that was forked off this many forks in; never, if the stream was
@@ -52,7 +40,7 @@ impl Pool {
             (seed, _) => Rng::seed_from_u64(seed),
         };
         let lease = Arc::new(CachePadded::new(self.shared.clone()));
-        Ok(Picker { lease, rng, forks: (seed == 0).then(sync::forks) })
+        Ok(Picker { shared: self.shared.clone(), lease, rng, forks: (seed == 0).then(sync::forks) })
     }
 
     /// Chooses a worker and counts nothing. Wait-free, does not allocate; of two concurrent picks
@@ -92,7 +80,7 @@ impl Picker {
     #[inline]
     pub fn pick(&mut self, request: &Request<'_>) -> Result<WorkerId, Error> {
         self.draw_anew_after_fork()?;
-        pick(&self.lease.region, request, &mut self.rng).map_err(no_worker)
+        pick(&self.shared.region, request, &mut self.rng).map_err(no_worker)
     }
 
     /// As [`Pool::dispatch`].
@@ -102,7 +90,7 @@ impl Picker {
     #[inline]
     pub fn dispatch(&mut self, request: &Request<'_>) -> Result<Ticket, Error> {
         self.draw_anew_after_fork()?;
-        dispatch(&self.lease.region, request, &mut self.rng).map_err(no_worker)
+        dispatch(&self.shared.region, request, &mut self.rng).map_err(no_worker)
     }
 
     /// As [`Pool::guard_owned`].
@@ -161,41 +149,13 @@ fn thread_number() -> usize {
     })
 }
 
-impl<'a> Wish<'a> {
-    #[inline]
-    fn of(region: &Region, request: &Request<'a>, counting: bool) -> Self {
-        let tuning = Tuning::of(region);
-        Self {
-            policy: request.policy.unwrap_or(tuning.policy),
-            tuning,
-            candidates: request.candidates,
-            excluded: request.excluded,
-            counting,
-        }
-    }
-}
-
 #[inline]
 pub(crate) fn pick(
     region: &Region,
     request: &Request<'_>,
     rng: &mut Rng,
 ) -> Result<WorkerId, Refusal> {
-    let wish = Wish::of(region, request, false);
-    let mut retries = 0;
-    loop {
-        let view = View::newest(region);
-        let chosen = choose(&view, &wish, rng);
-        let settled = match chosen {
-            Ok(_) => view.is_whole(),
-            // Where a worker has come meanwhile, there may have been one all the time.
-            Err(_) => view.is_newest(),
-        };
-        if settled || retries == PICK_RETRIES {
-            return chosen.map(|candidate| candidate.id);
-        }
-        retries += 1;
-    }
+    by_policy!(region, request, pick_by(region, request, rng))
 }
 
 #[inline]
@@ -204,22 +164,59 @@ pub(crate) fn dispatch(
     request: &Request<'_>,
     rng: &mut Rng,
 ) -> Result<Ticket, Refusal> {
-    let wish = Wish::of(region, request, true);
+    by_policy!(region, request, dispatch_by(region, request, rng)).into()
+}
+
+#[inline(never)]
+fn pick_by<const POLICY: u32, const PLAIN: bool>(
+    region: &Region,
+    request: &Request<'_>,
+    rng: &mut Rng,
+) -> Result<WorkerId, Refusal> {
+    let mut retries = 0;
     loop {
         let view = View::newest(region);
-        match choose(&view, &wish, rng) {
-            Ok(candidate) if view.is_whole() => match commit(candidate, request.tokens) {
-                Commit::Counted(ticket) => return Ok(ticket),
-                Commit::Moved => {}
-                Commit::Overflow => return Err(Refusal::Overflow),
-            },
+        let picked = choose::<POLICY, PLAIN>(view, request, false, rng)
+            .map(|choice| view.id(choice.position));
+        let settled = match picked {
+            Ok(_) => view.is_whole(),
+            // Where a worker has come meanwhile, there may have been one all the time.
+            Err(_) => view.is_newest(),
+        };
+        if settled || retries == PICK_RETRIES {
+            return picked;
+        }
+        retries += 1;
+    }
+}
+
+#[inline(never)]
+fn dispatch_by<const POLICY: u32, const PLAIN: bool>(
+    region: &Region,
+    request: &Request<'_>,
+    rng: &mut Rng,
+) -> Answer {
+    let exact = POLICY == Policy::LeastRequests as u32;
+    loop {
+        let view = View::newest(region);
+        match choose::<POLICY, PLAIN>(view, request, true, rng) {
+            Ok(choice) => {
+                let id = view.id(choice.position);
+                if view.is_whole() {
+                    match commit(&view, id, choice, exact, request.tokens) {
+                        Commit::Counted => return Answer::counted(id, request.tokens),
+                        Commit::Moved => {}
+                        Commit::Overflow => return Answer::refused(Refusal::Overflow),
+                    }
+                }
+            }
             Err(refusal) if view.is_newest() => {
                 if refusal == Refusal::Saturated {
                     region.header(header::SATURATED).fetch_add(1, Ordering::Relaxed);
                 }
-                return Err(refusal);
+                return Answer::refused(refusal);
             }
-            _ => {}
+            Err(_) => {}
         }
     }
 }

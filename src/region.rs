@@ -71,7 +71,6 @@ pub(crate) mod view {
     pub(crate) const HEAD: usize = 0;
     /// When the first of the loads expires, in nanoseconds of the monotonic clock.
     pub(crate) const EXPIRY: usize = 1;
-    pub(crate) const ARRAYS: usize = LINE;
     /// Arrays of one word a worker, in this order.
     pub(crate) const IDS: usize = 0;
     pub(crate) const WEIGHTS: usize = 1;
@@ -82,7 +81,7 @@ pub(crate) mod view {
     pub(crate) const POSITIONS_A_WORD: usize = 4;
 
     pub(super) fn words(capacity: usize) -> usize {
-        (ARRAYS + POSITIONS * capacity + capacity.div_ceil(POSITIONS_A_WORD)).next_multiple_of(LINE)
+        (LINE + POSITIONS * capacity + capacity.div_ceil(POSITIONS_A_WORD)).next_multiple_of(LINE)
     }
 }
 
@@ -92,28 +91,36 @@ pub(crate) const MAX_CAPACITY: u32 = u16::MAX as u32;
 pub(crate) struct Region {
     words: block::Block,
     capacity: usize,
+    /// Start of the ring and words of each of its buffers: every choice needs them.
+    ring: usize,
+    view_words: usize,
 }
 
 impl Region {
     /// All words 0. Allocates [`Region::bytes`].
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { words: block::Block::new(Self::len(capacity)), capacity }
+        Self {
+            words: block::Block::new(Self::len(capacity)),
+            capacity,
+            ring: Self::ring(capacity),
+            view_words: view::words(capacity),
+        }
     }
 
     fn len(capacity: usize) -> usize {
-        Self::ring_start(capacity) + RING as usize * view::words(capacity)
+        Self::ring(capacity) + RING as usize * view::words(capacity)
     }
 
-    fn records_start(capacity: usize) -> usize {
+    fn records(capacity: usize) -> usize {
         header::WORDS + capacity * LINE
     }
 
-    fn keys_start(capacity: usize) -> usize {
-        Self::records_start(capacity) + capacity * record::WORDS
+    fn keys_from(capacity: usize) -> usize {
+        Self::records(capacity) + capacity * record::WORDS
     }
 
-    fn ring_start(capacity: usize) -> usize {
-        Self::keys_start(capacity) + capacity.next_multiple_of(LINE)
+    fn ring(capacity: usize) -> usize {
+        Self::keys_from(capacity) + capacity.next_multiple_of(LINE)
     }
 
     /// Size of the block that [`Region::new`] allocates.
@@ -121,37 +128,39 @@ impl Region {
         Self::len(capacity) * size_of::<u64>()
     }
 
+    #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
+    /// A word of the header. Panics if it has no such word: indices are constants.
     #[inline]
     pub(crate) fn header(&self, index: usize) -> &AtomicU64 {
-        &self.words.all()[index]
+        &self.words.first::<{ header::WORDS }>()[index]
     }
 
-    /// The lines of all slots, by slot.
+    /// The line of a slot; none beyond the capacity.
     #[inline]
-    pub(crate) fn slots(&self) -> &[[AtomicU64; LINE]] {
-        self.words.all()[header::WORDS..][..self.capacity * LINE].as_chunks().0
+    pub(crate) fn slot(&self, slot: usize) -> Option<&[AtomicU64; LINE]> {
+        (slot < self.capacity).then(|| self.words.line(header::WORDS / LINE + slot))
     }
 
     pub(crate) fn record(&self, slot: usize) -> &[AtomicU64; record::WORDS] {
-        let from = Self::records_start(self.capacity);
+        let from = Self::records(self.capacity);
         &self.words.all()[from..][..self.capacity * record::WORDS].as_chunks().0[slot]
     }
 
     /// The keys of all slots, by slot; those of vacant slots mean nothing.
     pub(crate) fn keys(&self) -> &[AtomicU64] {
-        &self.words.all()[Self::keys_start(self.capacity)..][..self.capacity]
+        &self.words.all()[Self::keys_from(self.capacity)..][..self.capacity]
     }
 
-    /// The buffer of this version of the view.
+    /// The buffer of this version of the view: its header and its arrays.
     #[inline]
-    pub(crate) fn view(&self, version: u64) -> &[AtomicU64] {
-        let words = view::words(self.capacity);
-        let from = Self::ring_start(self.capacity) + (version % RING) as usize * words;
-        &self.words.all()[from..][..words]
+    pub(crate) fn view(&self, version: u64) -> (&[AtomicU64; LINE], &[AtomicU64]) {
+        let from = self.ring + (version % RING) as usize * self.view_words;
+        let buffer = &self.words.all()[from..][..self.view_words];
+        buffer.split_first_chunk().expect("a view's buffer starts with a line")
     }
 }
 
@@ -190,6 +199,24 @@ mod block {
                 .expect("a capacity has 16 bits")
         }
 
+        /// The first `N` words, where there are so many.
+        #[inline]
+        pub(super) fn first<const N: usize>(&self) -> &[AtomicU64; N] {
+            debug_assert!(N <= self.len);
+            // SAFETY: every block starts with a whole header, and `N` is its length.
+            unsafe { self.words.cast().as_ref() }
+        }
+
+        /// A line of the block, which has to reach so far.
+        #[inline]
+        pub(super) fn line(&self, line: usize) -> &[AtomicU64; LINE] {
+            debug_assert!((line + 1) * LINE <= self.len);
+            // SAFETY: `Region::slot` has checked the slot, and the block has a line for each.
+            let line = unsafe { self.words.add(line * LINE) };
+            // SAFETY: as above, and the words live as long as `self`.
+            unsafe { line.cast().as_ref() }
+        }
+
         #[inline]
         pub(super) fn all(&self) -> &[AtomicU64] {
             // SAFETY: `new` allocated `len` words, zero is a valid atomic, and they live as long as `self`.
@@ -207,7 +234,7 @@ mod block {
 
 #[cfg(loom)]
 mod block {
-    use super::AtomicU64;
+    use super::{AtomicU64, LINE};
 
     /// Loom's atomics are larger than a word and must be made one by one.
     pub(super) struct Block(Vec<AtomicU64>);
@@ -215,6 +242,14 @@ mod block {
     impl Block {
         pub(super) fn new(len: usize) -> Self {
             Self((0..len).map(|_| AtomicU64::new(0)).collect())
+        }
+
+        pub(super) fn first<const N: usize>(&self) -> &[AtomicU64; N] {
+            self.0.first_chunk().expect("a whole header")
+        }
+
+        pub(super) fn line(&self, line: usize) -> &[AtomicU64; LINE] {
+            &self.0.as_chunks().0[line]
         }
 
         pub(super) fn all(&self) -> &[AtomicU64] {
@@ -233,17 +268,21 @@ mod tests {
             let region = Region::new(capacity);
             let start = |words: &[AtomicU64]| words.as_ptr() as usize;
             let end = |words: &[AtomicU64]| start(words) + size_of_val(words);
-            let slots = region.slots().as_flattened();
+            let line = |slot| region.slot(slot).unwrap().as_slice();
             let record = |slot| region.record(slot).as_slice();
-            assert_eq!(region.header(header::WORDS) as *const _ as usize, start(slots));
-            assert_eq!(start(slots) % 128, 0);
-            assert_eq!(end(slots), start(record(0)));
+            assert_eq!(region.header(header::WORDS - 1) as *const _ as usize + 8, start(line(0)));
+            assert_eq!(start(line(0)) % 128, 0);
+            assert_eq!(end(line(capacity - 1)), start(record(0)));
+            assert!(region.slot(capacity).is_none());
             assert!(end(record(capacity - 1)) <= start(region.keys()));
-            assert!(end(region.keys()) <= start(region.view(0)));
+            assert!(end(region.keys()) <= start(region.view(0).0));
             for version in 1..RING {
-                assert_eq!(end(region.view(version - 1)), start(region.view(version)));
+                assert_eq!(end(region.view(version - 1).1), start(region.view(version).0));
             }
-            assert_eq!(end(region.view(RING - 1)), region.words.all().as_ptr_range().end as usize);
+            assert_eq!(
+                end(region.view(RING - 1).1),
+                region.words.all().as_ptr_range().end as usize
+            );
         }
     }
 
@@ -251,7 +290,7 @@ mod tests {
     #[test]
     fn neighbouring_counters_are_128_bytes_apart() {
         let region = Region::new(2);
-        let [a, b] = [0, 1].map(|slot| &raw const region.slots()[slot][slot::WORD] as usize);
+        let [a, b] = [0, 1].map(|slot| &raw const region.slot(slot).unwrap()[slot::WORD] as usize);
         assert_eq!(b - a, 128);
     }
 }

@@ -13,6 +13,7 @@
 
 use crate::region::{Region, header, record, view};
 use crate::sync::{AtomicU64, Ordering, RING, fence, now_coarse};
+use crate::word::MAX_IN_FLIGHT;
 use crate::worker::{Slot, WorkerId};
 
 /// Tokens of a worker without a load.
@@ -25,32 +26,30 @@ const LEN_MASK: u64 = 0xFFFF;
 const UNIFORM: u64 = 1 << 16;
 /// Some worker in the view has a cap.
 const CAPPED: u64 = 1 << 17;
-/// Every worker in the view has a load.
-const LOADED: u64 = 1 << 18;
 
+#[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     region: &'a Region,
     version: u64,
     head: u64,
     /// The time, if loads may have expired by now; otherwise 0.
     late: u64,
-    ids: &'a [AtomicU64],
+    len: usize,
     arrays: &'a [AtomicU64],
 }
 
 impl<'a> View<'a> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn newest(region: &'a Region) -> Self {
         // E1 publish→choose (acquire side)
         let version = region.header(header::VERSION).load(Ordering::Acquire);
-        let buffer = region.view(version);
-        let head = buffer[view::HEAD].load(Ordering::Relaxed);
-        let expiry = buffer[view::EXPIRY].load(Ordering::Relaxed);
+        let (header, arrays) = region.view(version);
+        let head = header[view::HEAD].load(Ordering::Relaxed);
+        let expiry = header[view::EXPIRY].load(Ordering::Relaxed);
         let late = if expiry == NEVER { 0 } else { late(expiry) };
-        let arrays = &buffer[view::ARRAYS..];
         // A head that is being overwritten may belong to another view; it still has to fit.
         let len = ((head & LEN_MASK) as usize).min(region.capacity());
-        Self { region, version, head, late, ids: &arrays[..len], arrays }
+        Self { region, version, head, late, len, arrays }
     }
 
     /// Whether all that was read of it so far is of one publish.
@@ -67,10 +66,12 @@ impl<'a> View<'a> {
         self.published() == self.version
     }
 
+    #[inline]
     fn published(&self) -> u64 {
         self.region.header(header::VERSION).load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn region(&self) -> &'a Region {
         self.region
     }
@@ -78,25 +79,27 @@ impl<'a> View<'a> {
     /// Number of workers. They stand in the order of their slots.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.ids.len()
+        self.len
     }
 
+    #[inline]
     pub(crate) fn is_uniform(&self) -> bool {
         self.head & UNIFORM != 0
     }
 
-    pub(crate) fn is_capped(&self) -> bool {
-        self.head & CAPPED != 0
-    }
-
-    /// Every worker has a load that counts.
-    pub(crate) fn is_loaded(&self) -> bool {
-        self.head & LOADED != 0 && self.late == 0
+    /// The most requests that this worker may have in flight. A cap that is newer than this view
+    /// need not bind yet.
+    #[inline]
+    pub(crate) fn cap(&self, slot: Slot<'_>) -> u32 {
+        match self.head & CAPPED {
+            0 => MAX_IN_FLIGHT,
+            _ => slot.config().cap(),
+        }
     }
 
     #[inline]
     pub(crate) fn id(&self, position: usize) -> WorkerId {
-        WorkerId::from_raw(self.ids[position].load(Ordering::Relaxed))
+        WorkerId::from_raw(self.array(view::IDS, position))
     }
 
     #[inline]
@@ -107,10 +110,25 @@ impl<'a> View<'a> {
     /// Polled tokens, or [`NO_LOAD`].
     #[inline]
     pub(crate) fn tokens(&self, position: usize) -> u64 {
-        if self.late != 0 && self.array(view::EXPIRIES, position) <= self.late {
-            return NO_LOAD;
-        }
-        self.array(view::TOKENS, position)
+        self.unless_expired(position, self.array(view::TOKENS, position))
+    }
+
+    /// Ids and tokens of all workers in the order of their positions; the tokens still have to be
+    /// passed through [`View::unless_expired`].
+    #[inline]
+    pub(crate) fn ids_and_tokens(&self) -> (&'a [AtomicU64], &'a [AtomicU64]) {
+        (self.whole_array(view::IDS), self.whole_array(view::TOKENS))
+    }
+
+    #[inline]
+    pub(crate) fn unless_expired(&self, position: usize, tokens: u64) -> u64 {
+        let expired = self.late != 0 && self.array(view::EXPIRIES, position) <= self.late;
+        if expired { NO_LOAD } else { tokens }
+    }
+
+    #[inline]
+    fn whole_array(&self, array: usize) -> &'a [AtomicU64] {
+        &self.arrays[array * self.region.capacity()..][..self.len]
     }
 
     #[inline]
@@ -127,7 +145,7 @@ impl<'a> View<'a> {
     pub(crate) fn after(&self, slot: usize) -> usize {
         match self.position_of_slot(slot) {
             Some(position) => position + 1,
-            None => self.ids.partition_point(|id| {
+            None => self.arrays[..self.len].partition_point(|id| {
                 WorkerId::from_raw(id.load(Ordering::Relaxed)).slot() <= slot
             }),
         }
@@ -154,15 +172,15 @@ fn late(expiry: u64) -> u64 {
 pub(crate) fn publish(region: &Region, max_age: u64) {
     // Relaxed: only the owner of the lock stores it.
     let version = region.header(header::VERSION).load(Ordering::Relaxed) + 1;
-    let buffer = region.view(version);
-    let put = |index: usize, value: u64| buffer[index].store(value, Ordering::Relaxed);
-    let array = |array: usize| view::ARRAYS + array * region.capacity();
+    let (head, arrays) = region.view(version);
+    let put = |index: usize, value: u64| arrays[index].store(value, Ordering::Relaxed);
+    let array = |array: usize| array * region.capacity();
 
     // E2 overwrite→check (release side)
     fence(Ordering::Release);
 
     let mut len = 0;
-    let mut flags = UNIFORM | LOADED;
+    let mut flags = UNIFORM;
     let mut first_weight = None;
     let mut first_expiry = NEVER;
     let mut positions = 0;
@@ -188,9 +206,6 @@ pub(crate) fn publish(region: &Region, max_age: u64) {
             if config.max_in_flight() > 0 {
                 flags |= CAPPED;
             }
-            if tokens == NO_LOAD {
-                flags &= !LOADED;
-            }
             first_expiry = first_expiry.min(expiry);
             positions |= (len as u64) << (at * 16);
             len += 1;
@@ -201,8 +216,8 @@ pub(crate) fn publish(region: &Region, max_age: u64) {
             positions = 0;
         }
     }
-    put(view::HEAD, len as u64 | flags);
-    put(view::EXPIRY, first_expiry);
+    head[view::HEAD].store(len as u64 | flags, Ordering::Relaxed);
+    head[view::EXPIRY].store(first_expiry, Ordering::Relaxed);
 
     // E1 publish→choose (release side)
     region.header(header::VERSION).store(version, Ordering::Release);

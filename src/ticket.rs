@@ -1,9 +1,11 @@
 //! Tickets: what a dispatch returns and a finish takes, and how both count.
 
 use crate::error::Refusal;
-use crate::policy::Candidate;
+use crate::policy::Choice;
 use crate::region::{Region, header};
+use crate::snapshot::View;
 use crate::sync::{AtomicU64, Ordering};
+use crate::word::MAX_IN_FLIGHT;
 use crate::worker::{Slot, WorkerId};
 use std::num::NonZeroU64;
 
@@ -15,8 +17,6 @@ use std::num::NonZeroU64;
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the request stays counted until its ticket is finished"]
 pub struct Ticket {
-    // Two 64-bit words of which one is never 0, so that a result with a ticket in it comes back in
-    // registers.
     worker: NonZeroU64,
     tokens: u64,
 }
@@ -41,38 +41,80 @@ impl Ticket {
     }
 }
 
-/// What became of a candidate.
+/// What a dispatch comes to, in two plain words: a `Result<Ticket, Refusal>` would come back
+/// through memory.
+pub(crate) struct Answer {
+    /// 0: refused.
+    worker: u64,
+    /// The ticket's tokens, or the refusal.
+    rest: u64,
+}
+
+impl Answer {
+    #[inline]
+    pub(crate) fn counted(worker: WorkerId, tokens: u32) -> Self {
+        Self { worker: worker.raw(), rest: tokens.into() }
+    }
+
+    #[inline]
+    pub(crate) fn refused(refusal: Refusal) -> Self {
+        Self { worker: 0, rest: refusal as u64 }
+    }
+}
+
+impl From<Answer> for Result<Ticket, Refusal> {
+    #[inline]
+    fn from(answer: Answer) -> Self {
+        match NonZeroU64::new(answer.worker) {
+            Some(worker) => Ok(Ticket { worker, tokens: answer.rest }),
+            None => Err(Refusal::from_number(answer.rest)),
+        }
+    }
+}
+
+/// What became of a choice.
 pub(crate) enum Commit {
-    Counted(Ticket),
+    Counted,
     /// It is not what was chosen any more: choose again.
     Moved,
     Overflow,
 }
 
-/// Counts a request on the candidate if it still is what was chosen.
-#[inline]
-pub(crate) fn commit(candidate: Candidate<'_>, tokens: u32) -> Commit {
-    let Candidate { id, slot, mut word, cap, exact } = candidate;
-    let in_flight = word.in_flight();
+/// Counts a request on the chosen worker if it still is what was chosen; `exact`: only with the
+/// in_flight that it was chosen for. Of the view only what was read before it was found whole may
+/// be used.
+#[inline(always)]
+pub(crate) fn commit(
+    view: &View<'_>,
+    id: WorkerId,
+    choice: Choice,
+    exact: bool,
+    tokens: u32,
+) -> Commit {
+    let Some(slot) = Slot::of(view.region(), id.slot()) else {
+        return Commit::Moved;
+    };
+    let mut word = choice.word;
     loop {
         let Some(counted) = word.with_request(tokens) else {
             return Commit::Overflow;
         };
-        match slot.exchange(word, counted) {
+        let now = match slot.exchange(word, counted) {
             Ok(()) => break,
-            Err(now) if !now.is_open(id.generation()) || now.in_flight() >= cap => {
-                return Commit::Moved;
-            }
-            // Only the tokens moved, or the choice did not go by this count: again in place.
-            Err(now) if !exact || now.in_flight() == in_flight => word = now,
-            Err(_) => return Commit::Moved,
+            Err(now) => now,
+        };
+        // Only the tokens moved, or the choice did not go by this count: again in place.
+        let stays = !exact || now.in_flight() == word.in_flight();
+        if !stays || !now.is_open(id.generation()) || now.in_flight() >= view.cap(slot) {
+            return Commit::Moved;
         }
+        word = now;
     }
-    if slot.generation() == id.generation() {
-        return Commit::Counted(Ticket::new(id, tokens));
+    if slot.generation() != id.generation() {
+        uncount(slot, tokens);
+        return Commit::Moved;
     }
-    uncount(slot, tokens);
-    Commit::Moved
+    Commit::Counted
 }
 
 /// R4: the tag went all the way round between choice and exchange, so a successor was counted.
@@ -90,8 +132,8 @@ pub(crate) fn begin(region: &Region, worker: WorkerId, tokens: u32) -> Result<Ti
             refusal = Refusal::Unknown;
             return None;
         }
-        if word.in_flight() < crate::word::MAX_IN_FLIGHT && !slot.config().admits(word.in_flight())
-        {
+        let cap = slot.config().cap();
+        if cap < MAX_IN_FLIGHT && word.in_flight() >= cap {
             refusal = Refusal::Saturated;
             return None;
         }

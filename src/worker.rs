@@ -289,14 +289,13 @@ impl Config {
         self.vetoes() == Vetoes::NONE && self.weight() > 0 && !self.is_leaving()
     }
 
-    /// Has room for a request more.
+    /// The most requests in flight.
     #[inline]
-    pub(crate) fn admits(self, in_flight: u32) -> bool {
-        let cap = match self.max_in_flight() {
+    pub(crate) fn cap(self) -> u32 {
+        match self.max_in_flight() {
             0 => MAX_IN_FLIGHT,
             cap => cap,
-        };
-        in_flight < cap
+        }
     }
 }
 
@@ -308,7 +307,7 @@ impl<'a> Slot<'a> {
     /// None if no pool of this size has the slot.
     #[inline]
     pub(crate) fn of(region: &'a Region, slot: usize) -> Option<Self> {
-        region.slots().get(slot).map(Slot)
+        region.slot(slot).map(Slot)
     }
 
     #[inline]

@@ -1,118 +1,158 @@
 //! `least_requests`: the fewest requests in flight over all eligible workers.
 
-use super::{Candidate, Rng, Scope, below, compare_by_weight, contains, nth, with_set};
+use super::{Choice, Rng, Scope, below, compare_by_weight, contains, nth, with_set};
 use crate::error::Refusal;
 use crate::snapshot::NO_LOAD;
+use crate::sync::Ordering::Relaxed;
 use crate::word::Word;
+use crate::worker::WorkerId;
 use std::cmp::Ordering;
 
-#[inline]
-pub(super) fn choose<'a>(
-    scope: &Scope<'a, '_>,
+#[inline(always)]
+pub(super) fn choose<const PLAIN: bool>(
+    scope: Scope<'_>,
     unreported_compete: bool,
     rng: &mut Rng,
-) -> Result<Candidate<'a>, Refusal> {
-    with_set(scope.view.len(), |tied| match scope.view.is_uniform() {
-        true => scan::<false>(scope, unreported_compete, tied, rng),
-        false => scan::<true>(scope, unreported_compete, tied, rng),
-    })
+) -> Result<Choice, Refusal> {
+    let len = scope.view.len();
+    match (scope.view.is_uniform(), unreported_compete) {
+        (true, false) => with_set(len, |tied| scan::<Equal, PLAIN>(scope, tied, rng)),
+        (false, false) => with_set(len, |tied| scan::<ByWeight<false>, PLAIN>(scope, tied, rng)),
+        (_, true) => with_set(len, |tied| scan::<ByWeight<true>, PLAIN>(scope, tied, rng)),
+    }
 }
 
-/// What workers are compared by.
+/// What workers are compared by; less is better.
+trait Rank: Copy {
+    /// Worse than any worker's.
+    const LAST: Self;
+    fn of(scope: &Scope<'_>, position: usize, tokens: u64, word: Word) -> Self;
+    fn compare(self, other: Self) -> Ordering;
+    /// Breaks those ties that need to know all that are tied. The set starts at position `from`.
+    fn narrow(_scope: &Scope<'_>, _from: usize, _tied: &mut [u64]) {}
+}
+
+/// Equal weights: without a load, requests, and tokens as one number.
+type Equal = u128;
+
+impl Rank for Equal {
+    const LAST: Self = u128::MAX;
+
+    #[inline(always)]
+    fn of(_: &Scope<'_>, _: usize, tokens: u64, word: Word) -> Self {
+        let unreported = u64::from(tokens == NO_LOAD) << 63;
+        u128::from(unreported | u64::from(word.in_flight())) << 64 | u128::from(tokens)
+    }
+
+    #[inline(always)]
+    fn compare(self, other: Self) -> Ordering {
+        self.cmp(&other)
+    }
+}
+
 #[derive(Clone, Copy)]
-struct Rank {
-    /// Has no load where those that have one come first.
+struct ByWeight<const UNREPORTED_COMPETE: bool> {
     unreported: bool,
     requests: u64,
-    /// 0 where tokens don't break ties.
     tokens: u64,
     weight: u64,
 }
 
-impl Rank {
-    /// Worse than any worker's.
-    const LAST: Self =
-        Self { unreported: true, requests: u64::MAX >> 20, tokens: u64::MAX, weight: 1 };
+impl<const UNREPORTED_COMPETE: bool> Rank for ByWeight<UNREPORTED_COMPETE> {
+    const LAST: Self = Self { unreported: true, requests: u64::MAX, tokens: 0, weight: 1 };
 
-    #[inline]
-    fn of<const WEIGHTED: bool>(
-        scope: &Scope<'_, '_>,
-        position: usize,
-        word: Word,
-        unreported_compete: bool,
-    ) -> Self {
-        let tokens = scope.view.tokens(position);
+    fn of(scope: &Scope<'_>, position: usize, tokens: u64, word: Word) -> Self {
         Self {
-            unreported: tokens == NO_LOAD && !unreported_compete,
+            unreported: tokens == NO_LOAD && !UNREPORTED_COMPETE,
             requests: u64::from(word.in_flight()) + 1,
-            tokens: if tokens == NO_LOAD || unreported_compete { 0 } else { tokens },
-            weight: if WEIGHTED { scope.view.weight(position) } else { 1 },
+            // Where the unreported compete, tokens break a tie only if all in it have a load.
+            tokens: if UNREPORTED_COMPETE || tokens == NO_LOAD { 0 } else { tokens },
+            weight: scope.view.weight(position),
         }
     }
 
-    #[inline]
-    fn compare<const WEIGHTED: bool>(&self, other: &Self) -> Ordering {
-        let requests = || match WEIGHTED {
-            true => compare_by_weight((self.requests, self.weight), (other.requests, other.weight)),
-            false => self.requests.cmp(&other.requests),
-        };
+    fn compare(self, other: Self) -> Ordering {
+        let by_weight = |a: u64, b: u64| compare_by_weight((a, self.weight), (b, other.weight));
         self.unreported
             .cmp(&other.unreported)
-            .then_with(requests)
-            .then_with(|| self.compare_tokens::<WEIGHTED>(other))
+            .then_with(|| by_weight(self.requests, other.requests))
+            .then_with(|| by_weight(self.tokens, other.tokens))
     }
 
-    #[inline]
-    fn compare_tokens<const WEIGHTED: bool>(&self, other: &Self) -> Ordering {
-        match WEIGHTED {
-            true => compare_by_weight((self.tokens, self.weight), (other.tokens, other.weight)),
-            false => self.tokens.cmp(&other.tokens),
+    fn narrow(scope: &Scope<'_>, from: usize, tied: &mut [u64]) {
+        if UNREPORTED_COMPETE {
+            keep_fewest_tokens(scope, from, tied);
         }
     }
 }
 
-/// Scans until the chosen worker still ranks as the scan saw the best ones. Counts that only grow
-/// then can't have left another worker below it (the exactness of DESIGN: dispatches keep
-/// max − min ≤ 1).
-fn scan<'a, const WEIGHTED: bool>(
-    scope: &Scope<'a, '_>,
-    unreported_compete: bool,
+/// Keeps the tied workers with the fewest polled tokens, if all of them have a load.
+fn keep_fewest_tokens(scope: &Scope<'_>, from: usize, tied: &mut [u64]) {
+    let tokens = |at: usize| (scope.view.tokens(from + at), scope.view.weight(from + at));
+    let members = || 0..scope.view.len() - from;
+    let mut fewest = None;
+    for at in members().filter(|&at| contains(tied, at)) {
+        let tokens = tokens(at);
+        if tokens.0 == NO_LOAD {
+            return;
+        }
+        if fewest.is_none_or(|fewest| compare_by_weight(tokens, fewest) == Ordering::Less) {
+            fewest = Some(tokens);
+        }
+    }
+    let Some(fewest) = fewest else {
+        return;
+    };
+    for at in members() {
+        if compare_by_weight(tokens(at), fewest) != Ordering::Equal {
+            tied[at / 64] &= !(1 << (at % 64));
+        }
+    }
+}
+
+/// Scans until the chosen worker still ranks as the best did in the scan. Counts that only grow
+/// then can't have left another worker below it: dispatches keep max − min ≤ 1.
+fn scan<R: Rank, const PLAIN: bool>(
+    scope: Scope<'_>,
     tied: &mut [u64],
     rng: &mut Rng,
-) -> Result<Candidate<'a>, Refusal> {
+) -> Result<Choice, Refusal> {
+    // The scan is too large to be inlined where this is known.
+    let scope = if PLAIN { Scope::plain(scope.view, scope.counting) } else { scope };
+    let (ids, tokens) = scope.view.ids_and_tokens();
     loop {
-        let mut best = Rank::LAST;
+        let mut best = R::LAST;
         let mut refusal = Refusal::Empty;
-        // Sets before this one belong to a worse rank.
+        // The sets before this one are of a worse rank.
         let mut from = 0;
-        for at in 0..tied.len() {
+        for (at, ((ids, tokens), set)) in
+            ids.chunks(64).zip(tokens.chunks(64)).zip(&mut *tied).enumerate()
+        {
             let mut members = 0;
-            for position in at * 64..scope.view.len().min(at * 64 + 64) {
-                let candidate = match scope.eligible(position) {
-                    Ok(candidate) => candidate,
-                    Err(reason) => {
-                        refusal = refusal.max(reason);
-                        continue;
+            for (bit, (id, tokens)) in ids.iter().zip(tokens).enumerate() {
+                let position = at * 64 + bit;
+                let id = WorkerId::from_raw(id.load(Relaxed));
+                match scope.eligible_as(position, id) {
+                    Ok(word) => {
+                        let tokens = scope.view.unless_expired(position, tokens.load(Relaxed));
+                        let rank = R::of(&scope, position, tokens, word);
+                        match rank.compare(best) {
+                            Ordering::Greater => {}
+                            Ordering::Equal => members |= 1 << bit,
+                            Ordering::Less => {
+                                best = rank;
+                                from = at;
+                                members = 1 << bit;
+                            }
+                        }
                     }
-                };
-                let rank =
-                    Rank::of::<WEIGHTED>(scope, position, candidate.word, unreported_compete);
-                match rank.compare::<WEIGHTED>(&best) {
-                    Ordering::Greater => {}
-                    Ordering::Equal => members |= 1 << (position % 64),
-                    Ordering::Less => {
-                        best = rank;
-                        from = at;
-                        members = 1 << (position % 64);
-                    }
+                    Err(reason) => refusal = refusal.max(reason),
                 }
             }
-            tied[at] = members;
+            *set = members;
         }
         let tied = &mut tied[from..];
-        if unreported_compete {
-            keep_fewest_tokens::<WEIGHTED>(scope, from, tied);
-        }
+        R::narrow(&scope, from * 64, tied);
         let count = tied.iter().map(|members| members.count_ones() as usize).sum();
         let chosen = match count {
             0 => return Err(refusal),
@@ -120,39 +160,15 @@ fn scan<'a, const WEIGHTED: bool>(
             _ => nth(tied, below(rng, count)),
         };
         let position = from * 64 + chosen;
-        if let Ok(candidate) = scope.eligible(position) {
-            let rank = Rank::of::<WEIGHTED>(scope, position, candidate.word, unreported_compete);
-            if rank.compare::<WEIGHTED>(&best) == Ordering::Equal || !scope.counting {
-                return Ok(Candidate { exact: true, ..candidate });
-            }
+        if !scope.counting {
+            // Advice: nobody exchanges the word.
+            return Ok(Choice { position, word: Word(0) });
         }
-    }
-}
-
-/// Breaks ties by polled tokens, if every tied worker has a load.
-#[cold]
-fn keep_fewest_tokens<const WEIGHTED: bool>(scope: &Scope<'_, '_>, from: usize, tied: &mut [u64]) {
-    let tokens = |position: usize| Rank {
-        tokens: scope.view.tokens(from * 64 + position),
-        weight: if WEIGHTED { scope.view.weight(from * 64 + position) } else { 1 },
-        ..Rank::LAST
-    };
-    let members = 0..scope.view.len() - from * 64;
-    let mut best: Option<Rank> = None;
-    for position in members.clone().filter(|&position| contains(tied, position)) {
-        let rank = tokens(position);
-        if rank.tokens == NO_LOAD {
-            return;
-        }
-        if best.is_none_or(|best| rank.compare_tokens::<WEIGHTED>(&best) == Ordering::Less) {
-            best = Some(rank);
-        }
-    }
-    for position in members {
-        if best.is_some_and(|best| {
-            tokens(position).compare_tokens::<WEIGHTED>(&best) != Ordering::Equal
-        }) {
-            tied[position / 64] &= !(1 << (position % 64));
+        if let Ok(word) = scope.eligible(position)
+            && R::of(&scope, position, scope.view.tokens(position), word).compare(best)
+                == Ordering::Equal
+        {
+            return Ok(Choice { position, word });
         }
     }
 }

@@ -66,7 +66,7 @@ impl Policy {
 
     /// The policy of this number, as the C functions have it.
     #[inline]
-    pub fn from_number(number: u32) -> Option<Self> {
+    pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             1 => Some(Self::RoundRobin),
             2 => Some(Self::Random),
@@ -163,11 +163,24 @@ impl Tuning {
         let word = region.header(header::TUNING).load(sync::Ordering::Relaxed);
         Self {
             policy: Policy::from_number((word & 0xFF) as u32).unwrap_or_default(),
-            choices: (word >> 8 & 0xFF).max(2) as u32,
+            choices: (word >> 8 & 0xFF) as u32,
             request_tokens: (word >> 32) as u32,
             unreported_compete: word >> 16 & 1 != 0,
         }
     }
+}
+
+/// What a request asks of the choice.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Request<'a> {
+    /// `None`: the pool's, as tuned.
+    pub policy: Option<Policy>,
+    /// Token cost that its worker carries until it ends.
+    pub tokens: u32,
+    /// Choose among these alone; `None`: among all. Unknown, stale and repeated ids are ignored.
+    pub candidates: Option<&'a [WorkerId]>,
+    /// Don't choose any of these. Unknown and stale ids are ignored.
+    pub excluded: &'a [WorkerId],
 }
 
 pub(crate) type Rng = Xoshiro256PlusPlus;
@@ -179,73 +192,84 @@ fn below(rng: &mut Rng, n: usize) -> usize {
 }
 
 /// What a choice ranges over. All policies see the workers through it.
-pub(crate) struct Scope<'a, 's> {
-    view: &'a View<'a>,
+#[derive(Clone, Copy)]
+struct Scope<'a> {
+    view: View<'a>,
+    /// Not these.
+    excluded: &'a [WorkerId],
     /// Positions that the request allows, a bit each; none: all.
-    allowed: Option<&'s [u64]>,
+    allowed: Option<&'a [u64]>,
     /// A dispatch, which caps bind; a pick is advice.
     counting: bool,
 }
 
-/// A worker that was eligible when looked at, and the word that was looked at.
-#[derive(Clone, Copy)]
-pub(crate) struct Candidate<'a> {
-    pub(crate) id: WorkerId,
-    pub(crate) slot: Slot<'a>,
-    pub(crate) word: Word,
-    /// in_flight must stay below.
-    pub(crate) cap: u32,
-    /// Chosen for its in_flight, so only with that may it be counted.
-    pub(crate) exact: bool,
+impl<'a> Scope<'a> {
+    #[inline(always)]
+    fn plain(view: View<'a>, counting: bool) -> Self {
+        Self { view, excluded: &[], allowed: None, counting }
+    }
 }
 
-impl<'a> Scope<'a, '_> {
+/// A worker that was eligible when looked at. Only what has to be kept apart from the view, so
+/// that it stays in registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Choice {
+    pub(crate) position: usize,
+    /// The load word that was looked at.
+    pub(crate) word: Word,
+}
+
+impl Scope<'_> {
     /// The one test of eligibility: in the view, allowed, open, the same worker still, and below
-    /// its cap if it is to be counted.
-    #[inline]
-    fn eligible(&self, position: usize) -> Result<Candidate<'a>, Refusal> {
-        if self.allowed.is_some_and(|set| !contains(set, position)) {
+    /// its cap if it is to be counted. Returns the load word that it looked at.
+    #[inline(always)]
+    fn eligible(&self, position: usize) -> Result<Word, Refusal> {
+        self.eligible_as(position, self.view.id(position))
+    }
+
+    /// The same for who has read the id already.
+    #[inline(always)]
+    fn eligible_as(&self, position: usize, id: WorkerId) -> Result<Word, Refusal> {
+        if self.allowed.is_some_and(|set| !contains(set, position)) || self.excluded.contains(&id) {
             return Err(Refusal::Empty);
         }
-        let id = self.view.id(position);
         let slot = Slot::of(self.view.region(), id.slot()).ok_or(Refusal::Empty)?;
         let word = slot.glance();
         if !word.is_open(id.generation()) {
             return Err(Refusal::Empty);
         }
-        // A cap that came after this view may bind from the next one on.
-        let max_in_flight = match self.counting && self.view.is_capped() {
-            true => slot.config().max_in_flight(),
-            false => 0,
-        };
-        let cap = if max_in_flight == 0 { MAX_IN_FLIGHT } else { max_in_flight };
-        if self.counting && word.in_flight() >= cap {
-            return Err(if max_in_flight == 0 { Refusal::Overflow } else { Refusal::Saturated });
+        if self.counting && word.in_flight() >= self.view.cap(slot) {
+            let capped = self.view.cap(slot) < MAX_IN_FLIGHT;
+            return Err(if capped { Refusal::Saturated } else { Refusal::Overflow });
         }
-        Ok(Candidate { id, slot, word, cap, exact: false })
+        Ok(word)
+    }
+
+    #[inline(always)]
+    fn draw(&self, position: usize) -> Result<Choice, Refusal> {
+        self.eligible(position).map(|word| Choice { position, word })
     }
 
     /// The first eligible worker from this position on, round to the one before it.
-    fn first_from(&self, start: usize) -> Result<Candidate<'a>, Refusal> {
+    fn first_from(&self, start: usize) -> Result<Choice, Refusal> {
         let mut refusal = Refusal::Empty;
         for position in (start..self.view.len()).chain(0..start.min(self.view.len())) {
-            match self.eligible(position) {
-                Ok(candidate) => return Ok(candidate),
+            match self.draw(position) {
+                Ok(choice) => return Ok(choice),
                 Err(reason) => refusal = refusal.max(reason),
             }
         }
         Err(refusal)
     }
 
-    /// Draws up to `most` distinct eligible workers, uniformly and one after the other, and folds
-    /// them. Looks at every worker: for when independent draws don't meet eligible ones, or many
-    /// are wanted.
+    /// Draws up to `most` distinct eligible workers, uniformly and one after the other. Looks at
+    /// every worker: for when independent draws don't meet eligible ones, or many are wanted.
     #[cold]
     fn draw_distinct(
-        &self,
+        self,
         most: u32,
         rng: &mut Rng,
-        mut fold: impl FnMut(Draw<'a>),
+        mut drawn: impl FnMut(Choice),
     ) -> Result<(), Refusal> {
         with_set(self.view.len(), |set| {
             let mut refusal = Refusal::Empty;
@@ -259,42 +283,23 @@ impl<'a> Scope<'a, '_> {
                     Err(reason) => refusal = refusal.max(reason),
                 }
             }
-            let mut drawn = 0;
-            while left > 0 && drawn < most {
+            let mut count = 0;
+            while left > 0 && count < most {
                 let position = nth(set, below(rng, left));
                 set[position / 64] &= !(1 << (position % 64));
                 left -= 1;
                 // It may have closed or filled up since the scan; then another is drawn.
                 match self.draw(position) {
-                    Ok(draw) => {
-                        fold(draw);
-                        drawn += 1;
+                    Ok(choice) => {
+                        drawn(choice);
+                        count += 1;
                     }
                     Err(reason) => refusal = refusal.max(reason),
                 }
             }
-            if drawn == 0 { Err(refusal) } else { Ok(()) }
+            if count == 0 { Err(refusal) } else { Ok(()) }
         })
     }
-
-    #[inline]
-    fn draw(&self, position: usize) -> Result<Draw<'a>, Refusal> {
-        let candidate = self.eligible(position)?;
-        Ok(Draw { candidate, tokens: self.view.tokens(position), weight: self.weight(position) })
-    }
-
-    #[inline]
-    fn weight(&self, position: usize) -> u64 {
-        if self.view.is_uniform() { 1 } else { self.view.weight(position) }
-    }
-}
-
-/// A drawn worker with what draws are compared by.
-#[derive(Clone, Copy)]
-struct Draw<'a> {
-    candidate: Candidate<'a>,
-    tokens: u64,
-    weight: u64,
 }
 
 /// Compares value ÷ weight without dividing. Weights are not 0: such workers are in no view.
@@ -339,39 +344,54 @@ fn nth(set: &[u64], mut n: usize) -> usize {
     unreachable!("the set has more members than {n}")
 }
 
-/// Everything of a request that bears on the choice.
-#[derive(Clone, Copy)]
-pub(crate) struct Wish<'a> {
-    pub(crate) policy: Policy,
-    pub(crate) tuning: Tuning,
-    pub(crate) candidates: Option<&'a [WorkerId]>,
-    pub(crate) excluded: &'a [WorkerId],
-    /// A dispatch, which caps bind; a pick is advice.
-    pub(crate) counting: bool,
-}
+/// So many exclusions are compared one by one; with more, a set is made of them.
+const FEW_EXCLUDED: usize = 4;
 
-/// Chooses a worker. The caller checks that the view was whole before it acts on the result.
-#[inline]
-pub(crate) fn choose<'a>(
-    view: &'a View<'a>,
-    wish: &Wish<'_>,
-    rng: &mut Rng,
-) -> Result<Candidate<'a>, Refusal> {
-    if wish.candidates.is_none() && wish.excluded.is_empty() {
-        choose_in(&Scope { view, allowed: None, counting: wish.counting }, wish, rng)
-    } else {
-        choose_among(view, wish, rng)
+impl Request<'_> {
+    /// Leaves the choice among all workers.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.candidates.is_none() && self.excluded.is_empty()
     }
 }
 
-#[inline(never)]
-fn choose_among<'a>(
-    view: &'a View<'a>,
-    wish: &Wish<'_>,
+/// Calls the function of this name that is compiled for the request's policy alone, and for plain
+/// requests or the others: all in one function would not leave a register to any.
+macro_rules! by_policy {
+    ($region:ident, $request:ident, $function:ident($($argument:expr),*)) => {{
+        let policy = $request.policy.unwrap_or_else(|| $crate::policy::Tuning::of($region).policy);
+        by_policy!(@ policy, $request, $function, ($($argument),*),
+            RoundRobin Random PowerOfTwoTokens PowerOfTwoRequests LeastRequests)
+    }};
+    (@ $policy:ident, $request:ident, $function:ident, $arguments:tt, $($name:ident)*) => {
+        match ($policy, $request.is_plain()) {
+            $(
+                (Policy::$name, true) => $function::<{ Policy::$name as u32 }, true> $arguments,
+                (Policy::$name, false) => $function::<{ Policy::$name as u32 }, false> $arguments,
+            )*
+        }
+    };
+}
+pub(crate) use by_policy;
+
+/// Chooses a worker, to be counted or as advice. The caller checks that the view was whole before
+/// it acts on the result.
+#[inline(always)]
+pub(crate) fn choose<const POLICY: u32, const PLAIN: bool>(
+    view: View<'_>,
+    request: &Request<'_>,
+    counting: bool,
     rng: &mut Rng,
-) -> Result<Candidate<'a>, Refusal> {
+) -> Result<Choice, Refusal> {
+    let plain = Scope::plain(view, counting);
+    if PLAIN {
+        return choose_in::<POLICY, PLAIN>(plain, rng);
+    }
+    if request.candidates.is_none() && request.excluded.len() <= FEW_EXCLUDED {
+        return choose_in::<POLICY, PLAIN>(Scope { excluded: request.excluded, ..plain }, rng);
+    }
     with_set(view.len(), |set| {
-        match wish.candidates {
+        match request.candidates {
             Some(candidates) => {
                 for position in candidates.iter().filter_map(|&id| view.position(id)) {
                     set[position / 64] |= 1 << (position % 64);
@@ -379,25 +399,26 @@ fn choose_among<'a>(
             }
             None => set.fill(u64::MAX),
         }
-        for position in wish.excluded.iter().filter_map(|&id| view.position(id)) {
+        for position in request.excluded.iter().filter_map(|&id| view.position(id)) {
             set[position / 64] &= !(1 << (position % 64));
         }
-        choose_in(&Scope { view, allowed: Some(set), counting: wish.counting }, wish, rng)
+        choose_in::<POLICY, PLAIN>(Scope { allowed: Some(set), ..plain }, rng)
     })
 }
 
-#[inline]
-fn choose_in<'a>(
-    scope: &Scope<'a, '_>,
-    wish: &Wish<'_>,
+#[inline(always)]
+fn choose_in<const POLICY: u32, const PLAIN: bool>(
+    scope: Scope<'_>,
     rng: &mut Rng,
-) -> Result<Candidate<'a>, Refusal> {
-    let choices = wish.tuning.choices;
-    match wish.policy {
+) -> Result<Choice, Refusal> {
+    let tuning = || Tuning::of(scope.view.region());
+    match const { Policy::from_number(POLICY).unwrap() } {
         Policy::RoundRobin => round_robin::choose(scope),
         Policy::Random => random::choose(scope, rng),
-        Policy::PowerOfTwoTokens => power_of_two::choose::<true>(scope, choices, rng),
-        Policy::PowerOfTwoRequests => power_of_two::choose::<false>(scope, choices, rng),
-        Policy::LeastRequests => least_requests::choose(scope, wish.tuning.unreported_compete, rng),
+        Policy::PowerOfTwoTokens => power_of_two::choose::<true>(scope, tuning().choices, rng),
+        Policy::PowerOfTwoRequests => power_of_two::choose::<false>(scope, tuning().choices, rng),
+        Policy::LeastRequests => {
+            least_requests::choose::<PLAIN>(scope, tuning().unreported_compete, rng)
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `power_of_two`: the better of two distinct uniform draws, or of `choices`.
 
-use super::{Candidate, Draw, Rng, Scope, compare_by_weight};
+use super::{Choice, Rng, Scope, compare_by_weight};
 use crate::error::Refusal;
 use crate::snapshot::NO_LOAD;
 use rand_xoshiro::rand_core::Rng as _;
@@ -10,20 +10,22 @@ use std::cmp::Ordering;
 /// eligible workers stays equally likely, and so it is in what follows.
 const DRAWS: u32 = 4;
 
-#[inline]
-pub(super) fn choose<'a, const TOKENS_FIRST: bool>(
-    scope: &Scope<'a, '_>,
+#[inline(always)]
+pub(super) fn choose<const TOKENS_FIRST: bool>(
+    scope: Scope<'_>,
     choices: u32,
     rng: &mut Rng,
-) -> Result<Candidate<'a>, Refusal> {
+) -> Result<Choice, Refusal> {
     let len = scope.view.len();
     if choices == 2 && len >= 2 {
         for _ in 0..DRAWS {
             let (first, second) = two_below(rng, len);
             if let (Ok(first), Ok(second)) = (scope.draw(first), scope.draw(second)) {
-                let loaded = first.tokens != NO_LOAD && second.tokens != NO_LOAD;
-                let better = compare::<TOKENS_FIRST>(&second, &first, loaded) == Ordering::Less;
-                return Ok(if better { second.candidate } else { first.candidate });
+                let better = match scope.view.is_uniform() {
+                    true => is_better::<TOKENS_FIRST>(&scope, second, first),
+                    false => is_better_by_weight::<TOKENS_FIRST>(&{ scope }, second, first),
+                };
+                return Ok(if better { second } else { first });
             }
         }
     }
@@ -36,44 +38,71 @@ pub(super) fn choose<'a, const TOKENS_FIRST: bool>(
 fn two_below(rng: &mut Rng, len: usize) -> (usize, usize) {
     let scaled = u128::from(rng.next_u64()) * len as u128;
     let first = (scaled >> 64) as usize;
-    let other = (u128::from(scaled as u64) * (len - 1) as u128 >> 64) as usize;
+    let other = ((u128::from(scaled as u64) * (len - 1) as u128) >> 64) as usize;
     (first, other + usize::from(other >= first))
 }
 
 #[cold]
-fn best_of<'a, const TOKENS_FIRST: bool>(
-    scope: &Scope<'a, '_>,
+fn best_of<const TOKENS_FIRST: bool>(
+    scope: Scope<'_>,
     choices: u32,
     rng: &mut Rng,
-) -> Result<Candidate<'a>, Refusal> {
+) -> Result<Choice, Refusal> {
     // Whether tokens count is known only when all are drawn, so both winners are kept.
-    let mut loaded = true;
-    let mut with_tokens: Option<Draw<'a>> = None;
-    let mut without: Option<Draw<'a>> = None;
-    scope.draw_distinct(choices, rng, |draw| {
-        loaded &= draw.tokens != NO_LOAD;
+    let mut all_loaded = true;
+    let mut with_tokens: Option<Choice> = None;
+    let mut without: Option<Choice> = None;
+    scope.draw_distinct(choices, rng, |drawn| {
+        all_loaded &= has_load(&scope, drawn);
         for (best, loaded) in [(&mut with_tokens, true), (&mut without, false)] {
             let better =
-                |best: &Draw<'_>| compare::<TOKENS_FIRST>(&draw, best, loaded) == Ordering::Less;
-            if best.as_ref().is_none_or(better) {
-                *best = Some(draw);
+                |best| compare::<TOKENS_FIRST>(&scope, drawn, best, loaded) == Ordering::Less;
+            if best.is_none_or(better) {
+                *best = Some(drawn);
             }
         }
     })?;
-    let best = if loaded { with_tokens } else { without };
-    best.map(|draw| draw.candidate).ok_or(Refusal::Empty)
+    let best = if all_loaded { with_tokens } else { without };
+    best.ok_or(Refusal::Empty)
 }
 
-/// Tokens and requests by weight, in this order or the other; tokens only if every draw has a load.
-#[inline]
-fn compare<const TOKENS_FIRST: bool>(a: &Draw<'_>, b: &Draw<'_>, loaded: bool) -> Ordering {
-    let requests = || {
-        let of = |draw: &Draw<'_>| (u64::from(draw.candidate.word.in_flight()) + 1, draw.weight);
-        compare_by_weight(of(a), of(b))
-    };
-    let tokens = || match loaded {
-        true => compare_by_weight((a.tokens, a.weight), (b.tokens, b.weight)),
+/// Whether `a` is better than `b`, which was drawn earlier.
+#[inline(always)]
+fn is_better<const TOKENS_FIRST: bool>(scope: &Scope<'_>, a: Choice, b: Choice) -> bool {
+    let (requests_a, requests_b) = (a.word.in_flight(), b.word.in_flight());
+    if !TOKENS_FIRST && requests_a != requests_b {
+        return requests_a < requests_b;
+    }
+    let (tokens_a, tokens_b) = (scope.view.tokens(a.position), scope.view.tokens(b.position));
+    if tokens_a == NO_LOAD || tokens_b == NO_LOAD || tokens_a == tokens_b {
+        return requests_a < requests_b;
+    }
+    tokens_a < tokens_b
+}
+
+#[inline(never)]
+fn is_better_by_weight<const TOKENS_FIRST: bool>(scope: &Scope<'_>, a: Choice, b: Choice) -> bool {
+    let both_loaded = has_load(scope, a) && has_load(scope, b);
+    compare::<TOKENS_FIRST>(scope, a, b, both_loaded) == Ordering::Less
+}
+
+fn has_load(scope: &Scope<'_>, choice: Choice) -> bool {
+    scope.view.tokens(choice.position) != NO_LOAD
+}
+
+/// Tokens and requests by weight, in this order or the other; tokens only if all draws have a load.
+fn compare<const TOKENS_FIRST: bool>(
+    scope: &Scope<'_>,
+    a: Choice,
+    b: Choice,
+    all_loaded: bool,
+) -> Ordering {
+    let (weight_a, weight_b) = (scope.view.weight(a.position), scope.view.weight(b.position));
+    let by_weight = |a: u64, b: u64| compare_by_weight((a, weight_a), (b, weight_b));
+    let requests = by_weight(u64::from(a.word.in_flight()) + 1, u64::from(b.word.in_flight()) + 1);
+    let tokens = match all_loaded {
+        true => by_weight(scope.view.tokens(a.position), scope.view.tokens(b.position)),
         false => Ordering::Equal,
     };
-    if TOKENS_FIRST { tokens().then_with(requests) } else { requests().then_with(tokens) }
+    if TOKENS_FIRST { tokens.then(requests) } else { requests.then(tokens) }
 }

@@ -1,6 +1,6 @@
 //! `round_robin`: the next eligible slot after the last chosen one, whoever chose it.
 
-use super::{Candidate, Rng, Scope};
+use super::{Choice, Rng, Scope};
 use crate::error::Refusal;
 use crate::region::header;
 use crate::sync::Ordering;
@@ -16,7 +16,8 @@ pub(crate) fn unstarted_cursor(rng: &mut Rng) -> u64 {
     UNSTARTED | u64::from(rng.next_u32())
 }
 
-pub(super) fn choose<'a>(scope: &Scope<'a, '_>) -> Result<Candidate<'a>, Refusal> {
+#[inline(always)]
+pub(super) fn choose(scope: Scope<'_>) -> Result<Choice, Refusal> {
     // Relaxed throughout: the cursor is one word, and nothing else belongs to it.
     let cursor = scope.view.region().header(header::CURSOR);
     let mut tries = 0;
@@ -27,7 +28,7 @@ pub(super) fn choose<'a>(scope: &Scope<'a, '_>) -> Result<Candidate<'a>, Refusal
             _ => ((last & (UNSTARTED - 1)) * scope.view.len() as u64 >> 32) as usize,
         };
         let found = scope.first_from(start)?;
-        let next = found.id.slot() as u64;
+        let next = scope.view.id(found.position).slot() as u64;
         match cursor.compare_exchange(last, next, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return Ok(found),
             Err(_) if !scope.counting && tries == PICK_TRIES => return Ok(found),
