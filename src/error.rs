@@ -1,7 +1,6 @@
 //! What can go wrong, in words that name the value and what is allowed.
 
-use crate::ticket::Ticket;
-use crate::worker::WorkerId;
+use crate::id::WorkerId;
 use std::fmt;
 
 /// Why an operation did nothing. Whatever fails leaves the pool as it was.
@@ -88,27 +87,6 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
-
-/// A ticket that could not be finished, given back as it was.
-#[derive(Debug)]
-pub struct Stale {
-    /// The ticket. If another pool gave it, that pool can finish it.
-    pub ticket: Ticket,
-}
-
-impl fmt::Display for Stale {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.ticket.worker(), Error::Stale)
-    }
-}
-
-impl std::error::Error for Stale {}
-
-impl From<Stale> for Error {
-    fn from(_: Stale) -> Self {
-        Self::Stale
-    }
-}
 
 /// Why the core refused: small enough to come back in a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

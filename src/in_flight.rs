@@ -1,10 +1,11 @@
 //! A ticket that finishes itself.
 
-use crate::error::{Error, Refusal, Stale};
-use crate::pool::{Lease, Shared};
+use crate::error::{Error, Refusal};
+use crate::id::WorkerId;
+use crate::pool::{Lease, Pool, Shared};
 use crate::region::Region;
-use crate::ticket::{self, Ticket};
-use crate::worker::WorkerId;
+use crate::sync;
+use crate::ticket::{self, Stale, Ticket};
 
 /// A request in flight that ends when this is dropped: at the end of a scope, on unwinding, when a
 /// future is dropped because its client left. `InFlight<'static>` owns its share of the pool, may
@@ -21,8 +22,21 @@ enum Holder<'p> {
     Owned(Lease),
 }
 
+impl Pool {
+    /// Finishes the request when dropped. Borrows the pool.
+    pub fn guard(&self, ticket: Ticket) -> InFlight<'_> {
+        InFlight::borrowed(&self.shared, ticket)
+    }
+
+    /// Finishes the request when dropped, on any thread and also after all handles of the pool are
+    /// gone: for response bodies.
+    pub fn guard_owned(&self, ticket: Ticket) -> InFlight<'static> {
+        InFlight::owned(self.lease(sync::thread_number()), ticket)
+    }
+}
+
 impl<'p> InFlight<'p> {
-    pub(crate) fn borrowed(shared: &'p Shared, ticket: Ticket) -> Self {
+    fn borrowed(shared: &'p Shared, ticket: Ticket) -> Self {
         Self { holder: Holder::Borrowed(shared), ticket: Some(ticket) }
     }
 
@@ -45,7 +59,8 @@ impl<'p> InFlight<'p> {
     /// # Errors
     /// [`Error::Stale`], [`Error::Overflow`].
     pub fn grow(&mut self, tokens: u32) -> Result<(), Error> {
-        self.change(|region, ticket| ticket::grow(region, ticket, tokens))
+        let worker = self.worker();
+        self.change(worker, |region, ticket| ticket::grow(region, ticket, tokens))
     }
 
     /// As [`Pool::retarget`](crate::Pool::retarget).
@@ -53,12 +68,7 @@ impl<'p> InFlight<'p> {
     /// # Errors
     /// [`Error::Unknown`], [`Error::Saturated`], [`Error::Overflow`], [`Error::Stale`].
     pub fn retarget(&mut self, worker: WorkerId) -> Result<(), Error> {
-        self.change(|region, ticket| ticket::retarget(region, ticket, worker)).map_err(|error| {
-            match error {
-                Error::Unknown { .. } => Error::Unknown { worker },
-                error => error,
-            }
-        })
+        self.change(worker, |region, ticket| ticket::retarget(region, ticket, worker))
     }
 
     /// Ends the request now, and says whether it was still in flight.
@@ -79,9 +89,9 @@ impl<'p> InFlight<'p> {
 
     fn change(
         &mut self,
+        worker: WorkerId,
         change: impl FnOnce(&Region, &mut Ticket) -> Result<(), Refusal>,
     ) -> Result<(), Error> {
-        let worker = self.worker();
         match &mut self.ticket {
             Some(ticket) => {
                 change(self.holder.region(), ticket).map_err(|refusal| refusal.of(worker))

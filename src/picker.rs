@@ -1,6 +1,7 @@
 //! The reader side: picks and dispatches, with a picker's or the thread's own random generator.
 
 use crate::error::{Error, Refusal};
+use crate::id::WorkerId;
 use crate::in_flight::InFlight;
 use crate::policy::{Policy, Request, Rng, by_policy, choose};
 use crate::pool::{Lease, Pool, Shared};
@@ -8,10 +9,10 @@ use crate::region::{Region, header};
 use crate::snapshot::View;
 use crate::sync::{self, Ordering, PICK_RETRIES};
 use crate::ticket::{Answer, Commit, Ticket, commit};
-use crate::worker::WorkerId;
+
 use crossbeam_utils::CachePadded;
 use rand_xoshiro::rand_core::SeedableRng as _;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Chooses for one thread at a time, with its own random generator: repeatable with a seed, and
@@ -58,17 +59,6 @@ impl Pool {
     /// [`Error::Empty`], [`Error::Saturated`], [`Error::Overflow`].
     pub fn dispatch(&self, request: &Request<'_>) -> Result<Ticket, Error> {
         with_thread_rng(|rng| dispatch(self.region(), request, rng))
-    }
-
-    /// Finishes the request when dropped. Borrows the pool.
-    pub fn guard(&self, ticket: Ticket) -> InFlight<'_> {
-        InFlight::borrowed(&self.shared, ticket)
-    }
-
-    /// Finishes the request when dropped, on any thread and also after all handles of the pool are
-    /// gone: for response bodies.
-    pub fn guard_owned(&self, ticket: Ticket) -> InFlight<'static> {
-        InFlight::owned(self.lease(thread_number()), ticket)
     }
 }
 
@@ -131,21 +121,6 @@ fn with_thread_rng<R>(run: impl FnOnce(&mut Rng) -> Result<R, Refusal>) -> Resul
             _ => &mut slot.insert((sync::forks(), fresh_rng()?)).1,
         };
         run(rng).map_err(no_worker)
-    })
-}
-
-/// A number of the calling thread, for spreading threads over counters.
-fn thread_number() -> usize {
-    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
-    }
-    NUMBER.with(|number| {
-        number.get().unwrap_or_else(|| {
-            let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            number.set(Some(next));
-            next
-        })
     })
 }
 

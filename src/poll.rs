@@ -1,11 +1,11 @@
 //! Polls: one question to one engine, from sending to answer.
 
 use crate::error::Error;
-use crate::pool::{Load, Pool};
+use crate::id::WorkerId;
+use crate::load::{self, Begun, Load};
+use crate::pool::Pool;
 use crate::region::header;
 use crate::sync;
-use crate::worker::WorkerId;
-use crate::writer::Begun;
 
 /// A question to an engine about a fixed set of workers, asked again and again.
 ///
@@ -22,8 +22,16 @@ pub struct Poll {
     begun: Option<Begun>,
 }
 
+impl Pool {
+    /// A question to an engine about these workers; `None`: the ones that are active at each begin.
+    /// Allocates.
+    pub fn poll(&self, workers: Option<&[WorkerId]>) -> Poll {
+        Poll::new(self.clone(), workers)
+    }
+}
+
 impl Poll {
-    pub(crate) fn new(pool: Pool, workers: Option<&[WorkerId]>) -> Self {
+    fn new(pool: Pool, workers: Option<&[WorkerId]>) -> Self {
         let marks = Vec::with_capacity(workers.map_or(pool.region().capacity(), <[_]>::len));
         let workers = workers.map(|workers| {
             let mut workers = workers.to_vec();
@@ -86,12 +94,13 @@ impl Poll {
                 .filter(|&(worker, _)| {
                     worker == load.worker && writer.known_active(worker).is_ok()
                 });
-            let accepted = mark.is_some_and(|(_, tokens)| writer.set_load(&load, tokens, begun));
+            let accepted = mark
+                .is_some_and(|(_, tokens)| load::store(self.pool.region(), &load, tokens, begun));
             rejected += usize::from(!accepted);
         }
         for &(worker, _) in &self.marks {
             if writer.known_active(worker).is_ok() {
-                writer.clear_older_load(worker.slot(), begun);
+                load::store_absence(self.pool.region(), worker.slot(), begun);
             }
         }
         Ok(writer.publish_loads(rejected))

@@ -5,15 +5,17 @@
 //! is lost in the middle (a panic, a fork), the next one finishes what was committed and derives
 //! the view anew.
 
-use crate::error::{Error, Stale};
+use crate::error::Error;
+use crate::id::{WorkerId, next_generation};
+use crate::load::{self, Begun, Load};
 use crate::policy::{Tuning, unstarted_cursor};
-use crate::poll::Poll;
 use crate::region::{MAX_CAPACITY, Region, header};
+use crate::stats::{self, Totals, WorkerStats};
 use crate::sync::{self, Ordering};
-use crate::ticket::{self, Ticket};
+use crate::ticket::{self, Stale, Ticket};
 use crate::word::Word;
-use crate::worker::{Label, Slot, Vetoes, WorkerConfig, WorkerId, WorkerUpdate, next_generation};
-use crate::writer::{Begun, Writer};
+use crate::worker::{Slot, Vetoes, WorkerConfig, WorkerUpdate};
+use crate::writer::Writer;
 use crossbeam_utils::CachePadded;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng as _;
@@ -38,103 +40,6 @@ impl Default for PoolConfig {
     fn default() -> Self {
         Self { capacity: 1024, load_max_age_ms: 0, seed: 0, tuning: Tuning::default() }
     }
-}
-
-/// What an engine reported of one worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Load {
-    /// The worker.
-    pub worker: WorkerId,
-    /// Tokens that it holds (SGLang's `num_total_tokens`). `u64::MAX` is no load: the entry is
-    /// rejected, and the worker has none.
-    pub tokens: u64,
-    /// Running requests, if known; for statistics.
-    pub running: Option<u32>,
-    /// Waiting requests, if known; for statistics.
-    pub waiting: Option<u32>,
-    /// When the engine says that it sampled, in any unit: compared for equality alone. The one
-    /// that the last report had means "nothing new". 0 counts as none.
-    pub timestamp: Option<u64>,
-}
-
-/// Whether a worker takes new requests.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u32)]
-pub enum WorkerState {
-    /// It does, if it is eligible.
-    Active = 1,
-    /// It was removed; its last requests still run.
-    Draining = 2,
-}
-
-/// One worker as it is now. Fields are read one after the other while traffic runs; at rest they
-/// fit together: requests dispatched = finished + in_flight.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WorkerStats {
-    /// Its id.
-    pub worker: WorkerId,
-    /// The caller's name for it.
-    pub key: u64,
-    /// Active or draining.
-    pub state: WorkerState,
-    /// Its vetoes.
-    pub vetoes: Vetoes,
-    /// Its weight.
-    pub weight: u32,
-    /// Its cap; 0: none.
-    pub max_in_flight: u32,
-    /// Requests in flight.
-    pub in_flight: u32,
-    /// Requests that ended on it, since it was added.
-    pub finished: u64,
-    /// Tokens in flight.
-    pub tokens: u32,
-    /// Polled tokens plus credit for what began and ended here since the poll was sent; without a
-    /// load the tokens in flight.
-    pub live_tokens: u64,
-    /// Its load, if it has one.
-    pub load: Option<LoadStats>,
-    /// Its label.
-    pub label: Label,
-}
-
-/// A worker's load.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LoadStats {
-    /// See [`Load::tokens`].
-    pub tokens: u64,
-    /// See [`Load::running`].
-    pub running: Option<u32>,
-    /// See [`Load::waiting`].
-    pub waiting: Option<u32>,
-    /// See [`Load::timestamp`].
-    pub timestamp: Option<u64>,
-    /// Milliseconds since the poll began that brought it.
-    pub age_ms: u64,
-}
-
-/// Sums over a pool. `finished`, `abandoned`, `saturated`, `anomalies`, `rejected_loads` and
-/// `version` never decrease over the pool's life.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Totals {
-    /// Active workers.
-    pub workers: u32,
-    /// Draining workers.
-    pub draining: u32,
-    /// Requests in flight, those on draining workers among them.
-    pub in_flight: u64,
-    /// Requests that ended.
-    pub finished: u64,
-    /// Requests dropped by [`Pool::abandon`].
-    pub abandoned: u64,
-    /// Dispatches refused because every worker was at its cap.
-    pub saturated: u64,
-    /// Ends, grows and retargets of what was not in flight, and ends with other tokens than were.
-    pub anomalies: u64,
-    /// Entries of load reports that were rejected.
-    pub rejected_loads: u64,
-    /// Views published: one a change of members, one a report.
-    pub version: u64,
 }
 
 /// What all handles of a pool share.
@@ -376,19 +281,13 @@ impl Pool {
         let mut rejected = 0;
         for load in loads {
             let covered = writer.known_active(load.worker).map(|slot| slot.word().tokens());
-            let accepted = covered.is_ok_and(|mark| writer.set_load(&load, mark, begun));
+            let accepted = covered.is_ok_and(|mark| load::store(self.region(), &load, mark, begun));
             rejected += usize::from(!accepted);
         }
         for (slot, _) in writer.active() {
-            writer.clear_older_load(slot, begun);
+            load::store_absence(self.region(), slot, begun);
         }
         Ok(writer.publish_loads(rejected))
-    }
-
-    /// A question to an engine about these workers; `None`: the ones that are active at each begin.
-    /// Allocates.
-    pub fn poll(&self, workers: Option<&[WorkerId]>) -> Poll {
-        Poll::new(self.clone(), workers)
     }
 
     /// Counts a request on a worker that was chosen elsewhere. Vetoes don't bind it, the cap does.
@@ -452,10 +351,12 @@ impl Pool {
 
     pub(crate) fn stats_each(&self, mut each: impl FnMut(&WorkerStats)) -> Result<(), Error> {
         let writer = self.writer()?;
-        writer
-            .slots()
-            .filter_map(|(slot, line)| writer.stats(slot, line))
-            .for_each(|stats| each(&stats));
+        let max_age = self.shared.load_max_age;
+        for (slot, _) in writer.slots() {
+            if let Some(stats) = stats::of_slot(self.region(), slot, max_age) {
+                each(&stats);
+            }
+        }
         Ok(())
     }
 
@@ -465,22 +366,6 @@ impl Pool {
     /// [`Error::Busy`].
     pub fn totals(&self) -> Result<Totals, Error> {
         let writer = self.writer()?;
-        let of = |index: usize| self.region().header(index).load(Ordering::Relaxed);
-        let mut totals = Totals {
-            abandoned: of(header::ABANDONED),
-            saturated: of(header::SATURATED),
-            anomalies: of(header::ANOMALIES),
-            rejected_loads: of(header::REJECTED),
-            version: of(header::VERSION),
-            ..Totals::default()
-        };
-        for (_, line) in writer.slots() {
-            let word = line.word();
-            totals.workers += u32::from(!word.is_closed());
-            totals.draining += u32::from(word.is_closed() && !word.is_vacant());
-            totals.in_flight += u64::from(word.in_flight());
-            totals.finished += line.finished_by_all();
-        }
-        Ok(totals)
+        Ok(stats::totals(self.region(), writer.slots()))
     }
 }

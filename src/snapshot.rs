@@ -11,10 +11,11 @@
 //! `v + RING − 1`, and so sees that version or a later one when it checks. A view that passes the
 //! check is therefore all of one publish.
 
+use crate::id::WorkerId;
 use crate::region::{Region, header, record, view};
 use crate::sync::{AtomicU64, Ordering, RING, fence, now_coarse};
 use crate::word::MAX_IN_FLIGHT;
-use crate::worker::{Slot, WorkerId};
+use crate::worker::Slot;
 
 /// Tokens of a worker without a load.
 pub(crate) const NO_LOAD: u64 = u64::MAX;

@@ -20,7 +20,7 @@ pub(crate) const LABEL_WORDS: usize = if cfg!(loom) { 1 } else { 32 };
 pub(crate) const PICK_RETRIES: u32 = if cfg!(loom) { 0 } else { 8 };
 
 pub(crate) use lock::WriterLock;
-pub(crate) use platform::{entropy, forks, now, now_coarse};
+pub(crate) use platform::{entropy, forks, now, now_coarse, thread_number};
 
 #[cfg(not(loom))]
 mod lock {
@@ -107,9 +107,10 @@ mod lock {
 
 #[cfg(not(loom))]
 mod platform {
+    use std::cell::Cell;
     use std::io;
     use std::sync::Once;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
     static FORKS: AtomicU32 = AtomicU32::new(0);
     static WATCH_FORKS: Once = Once::new();
@@ -151,6 +152,19 @@ mod platform {
         return now();
     }
 
+    /// A number of the calling thread, for spreading threads over counters.
+    pub(crate) fn thread_number() -> usize {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+        }
+        NUMBER.with(|number| {
+            let own = number.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
+            number.set(Some(own));
+            own
+        })
+    }
+
     fn clock(id: libc::clockid_t) -> u64 {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `time` is valid for the write. The call can't fail for these clocks.
@@ -172,6 +186,9 @@ mod platform {
         0
     }
     pub(crate) fn now_coarse() -> u64 {
+        0
+    }
+    pub(crate) fn thread_number() -> usize {
         0
     }
 }

@@ -1,12 +1,14 @@
 //! Tickets: what a dispatch returns and a finish takes, and how both count.
 
-use crate::error::Refusal;
+use crate::error::{Error, Refusal};
+use crate::id::WorkerId;
 use crate::policy::Choice;
 use crate::region::{Region, header};
 use crate::snapshot::View;
 use crate::sync::{AtomicU64, Ordering};
 use crate::word::MAX_IN_FLIGHT;
-use crate::worker::{Slot, WorkerId};
+use crate::worker::Slot;
+use std::fmt;
 use std::num::NonZeroU64;
 
 /// A request in flight on one worker, from its dispatch to its end.
@@ -38,6 +40,27 @@ impl Ticket {
             worker: NonZeroU64::new(worker.raw()).expect("a generation is never 0"),
             tokens: tokens.into(),
         }
+    }
+}
+
+/// A ticket that could not be finished, given back as it was.
+#[derive(Debug)]
+pub struct Stale {
+    /// The ticket. If another pool gave it, that pool can finish it.
+    pub ticket: Ticket,
+}
+
+impl fmt::Display for Stale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.ticket.worker(), Error::Stale)
+    }
+}
+
+impl std::error::Error for Stale {}
+
+impl From<Stale> for Error {
+    fn from(_: Stale) -> Self {
+        Self::Stale
     }
 }
 

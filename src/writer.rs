@@ -1,24 +1,15 @@
 //! The steps that change a pool, for whoever holds the writer lock.
 
 use crate::error::Error;
-use crate::pool::{Load, LoadStats, WorkerState, WorkerStats};
+use crate::id::{WorkerId, next_generation};
+use crate::load;
 use crate::region::{Region, header, record};
-use crate::snapshot::{self, NO_LOAD};
-use crate::sync::{self, AtomicU64, Ordering, WriterLock};
+use crate::snapshot;
+use crate::sync::{AtomicU64, Ordering, WriterLock};
 use crate::word::Word;
-use crate::worker::{
-    Config, Slot, WorkerConfig, WorkerId, WorkerUpdate, next_generation, read_label, write_label,
-};
+use crate::worker::{Config, Slot, WorkerConfig, WorkerUpdate, read_label, write_label};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::num::NonZeroU64;
-
-/// A poll's place in the order of all polls, and its time.
-#[derive(Clone, Copy)]
-pub(crate) struct Begun {
-    pub(crate) number: u64,
-    pub(crate) at: u64,
-}
 
 /// Holds the writer lock. All loads and stores here are relaxed but for those of the load word and
 /// the view: E5 unlock→lock orders them between writers.
@@ -172,7 +163,7 @@ impl<'a> Writer<'a> {
     fn configure(&self, slot: usize, line: Slot<'_>, config: &WorkerConfig<'_>) {
         line.set_config(Config::of(config));
         let record = self.region.record(slot);
-        forget_load(record);
+        load::forget(record);
         write_label(record, config.label);
     }
 
@@ -248,100 +239,10 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Whether the report is accepted. `mark` is the worker's tokens in flight when its poll began.
-    pub(crate) fn set_load(&self, load: &Load, mark: u32, begun: Begun) -> bool {
-        let record = self.region.record(load.worker.slot());
-        let get = |index: usize| record[index].load(Ordering::Relaxed);
-        let put = |index: usize, value: u64| record[index].store(value, Ordering::Relaxed);
-        // The same poll has reported it already, or a later one has.
-        if load.tokens == NO_LOAD || get(record::LOAD_BEGUN) >= begun.number {
-            return false;
-        }
-        put(record::LOAD_BEGUN, begun.number);
-        let timestamp = load.timestamp.unwrap_or(0);
-        let nothing_new = timestamp != 0 && get(record::LOAD_TIMESTAMP) == timestamp;
-        if nothing_new && get(record::LOAD_TOKENS) != NO_LOAD {
-            return true;
-        }
-        // None while it changes, so that a writer lost in between leaves none and not a mixture.
-        forget_load(record);
-        put(record::LOAD_REQUESTS, pack_requests(load.running, load.waiting));
-        put(record::LOAD_TIMESTAMP, timestamp);
-        put(record::LOAD_BEGUN_AT, begun.at);
-        put(record::LOAD_MARK, mark.into());
-        put(record::LOAD_TOKENS, load.tokens);
-        true
-    }
-
-    /// The poll was answered without this worker.
-    pub(crate) fn clear_older_load(&self, slot: usize, begun: Begun) {
-        let record = self.region.record(slot);
-        if record[record::LOAD_BEGUN].load(Ordering::Relaxed) < begun.number {
-            record[record::LOAD_BEGUN].store(begun.number, Ordering::Relaxed);
-            forget_load(record);
-        }
-    }
-
     /// Publishes what a report brought, and counts what it had rejected.
     pub(crate) fn publish_loads(&self, rejected: usize) -> usize {
         self.region.header(header::REJECTED).fetch_add(rejected as u64, Ordering::Relaxed);
         self.publish();
         rejected
     }
-
-    /// None if the slot is vacant.
-    pub(crate) fn stats(&self, slot: usize, line: Slot<'_>) -> Option<WorkerStats> {
-        let word = line.word();
-        if word.is_vacant() {
-            return None;
-        }
-        let record = self.region.record(slot);
-        let get = |index: usize| record[index].load(Ordering::Relaxed);
-        let age = sync::now().saturating_sub(get(record::LOAD_BEGUN_AT));
-        let tokens = get(record::LOAD_TOKENS);
-        let expired = self.load_max_age > 0 && age >= self.load_max_age;
-        let load = (tokens != NO_LOAD && !expired).then(|| {
-            let (running, waiting) = unpack_requests(get(record::LOAD_REQUESTS));
-            let timestamp = NonZeroU64::new(get(record::LOAD_TIMESTAMP)).map(NonZeroU64::get);
-            LoadStats { tokens, running, waiting, timestamp, age_ms: age / 1_000_000 }
-        });
-        let in_flight_tokens = u64::from(word.tokens());
-        let live_tokens = match load {
-            Some(load) => {
-                load.tokens.saturating_add(in_flight_tokens).saturating_sub(get(record::LOAD_MARK))
-            }
-            None => in_flight_tokens,
-        };
-        let generation = line.generation();
-        let config = line.config();
-        Some(WorkerStats {
-            worker: WorkerId::new(slot, generation),
-            key: self.key(slot).load(Ordering::Relaxed),
-            state: if word.is_closed() { WorkerState::Draining } else { WorkerState::Active },
-            vetoes: config.vetoes(),
-            weight: config.weight(),
-            max_in_flight: config.max_in_flight(),
-            in_flight: word.in_flight(),
-            finished: line.finished(generation) - get(record::FINISHED_BASE),
-            tokens: word.tokens(),
-            live_tokens,
-            load,
-            label: read_label(record),
-        })
-    }
-}
-
-fn forget_load(record: &[AtomicU64]) {
-    record[record::LOAD_TOKENS].store(NO_LOAD, Ordering::Relaxed);
-    record[record::LOAD_TIMESTAMP].store(0, Ordering::Relaxed);
-}
-
-/// `u32::MAX`: unknown.
-fn pack_requests(running: Option<u32>, waiting: Option<u32>) -> u64 {
-    u64::from(running.unwrap_or(u32::MAX)) << 32 | u64::from(waiting.unwrap_or(u32::MAX))
-}
-
-fn unpack_requests(packed: u64) -> (Option<u32>, Option<u32>) {
-    let known = |requests: u32| (requests != u32::MAX).then_some(requests);
-    (known((packed >> 32) as u32), known(packed as u32))
 }

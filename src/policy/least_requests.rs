@@ -2,10 +2,10 @@
 
 use super::{Choice, Rng, Scope, below, compare_by_weight, contains, nth, with_set};
 use crate::error::Refusal;
+use crate::id::WorkerId;
 use crate::snapshot::NO_LOAD;
 use crate::sync::Ordering::Relaxed;
 use crate::word::Word;
-use crate::worker::WorkerId;
 use std::cmp::Ordering;
 
 #[inline(always)]

@@ -6,11 +6,12 @@ mod random;
 mod round_robin;
 
 use crate::error::{Error, Refusal};
+use crate::id::WorkerId;
 use crate::region::{Region, header};
 use crate::snapshot::View;
 use crate::sync;
 use crate::word::{MAX_IN_FLIGHT, Word};
-use crate::worker::{Slot, WorkerId};
+use crate::worker::Slot;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng as _;
 use std::cmp::Ordering;
