@@ -25,7 +25,7 @@ pub(super) fn choose(scope: Scope<'_>) -> Result<Choice, Refusal> {
     loop {
         let start = match last & UNSTARTED {
             0 => scope.view.after(last as usize),
-            _ => ((last & (UNSTARTED - 1)) * scope.view.len() as u64 >> 32) as usize,
+            _ => (((last & (UNSTARTED - 1)) * scope.view.len() as u64) >> 32) as usize,
         };
         let found = scope.first_from(start)?;
         let next = scope.view.id(found.position).slot() as u64;
