@@ -14,7 +14,6 @@
 use crate::id::WorkerId;
 use crate::region::{Region, header, record, view};
 use crate::sync::{AtomicU64, Ordering, RING, fence, now_coarse};
-use crate::word::MAX_IN_FLIGHT;
 use crate::worker::Slot;
 
 /// Tokens of a worker without a load.
@@ -88,14 +87,26 @@ impl<'a> View<'a> {
         self.head & UNIFORM != 0
     }
 
-    /// The most requests that this worker may have in flight. A cap that is newer than this view
+    /// At this many requests in flight the worker takes no more. A cap that is newer than this view
     /// need not bind yet.
     #[inline]
     pub(crate) fn cap(&self, slot: Slot<'_>) -> u32 {
         match self.head & CAPPED {
-            0 => MAX_IN_FLIGHT,
+            0 => u32::MAX,
             _ => slot.config().cap(),
         }
+    }
+
+    /// Has equal weights, no caps, and no load that may have expired.
+    #[inline]
+    pub(crate) fn is_simple(&self) -> bool {
+        self.head & (UNIFORM | CAPPED) == UNIFORM && self.late == 0
+    }
+
+    /// The same view, spelled so that the compiler leaves out the tests of what a simple one lacks.
+    #[inline(always)]
+    pub(crate) fn assume_simple(self) -> Self {
+        Self { head: self.head & !CAPPED | UNIFORM, late: 0, ..self }
     }
 
     #[inline]

@@ -6,7 +6,6 @@ use crate::policy::Choice;
 use crate::region::{Region, header};
 use crate::snapshot::View;
 use crate::sync::{AtomicU64, Ordering};
-use crate::word::MAX_IN_FLIGHT;
 use crate::worker::Slot;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -155,8 +154,7 @@ pub(crate) fn begin(region: &Region, worker: WorkerId, tokens: u32) -> Result<Ti
             refusal = Refusal::Unknown;
             return None;
         }
-        let cap = slot.config().cap();
-        if cap < MAX_IN_FLIGHT && word.in_flight() >= cap {
+        if word.in_flight() >= slot.config().cap() {
             refusal = Refusal::Saturated;
             return None;
         }

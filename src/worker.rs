@@ -226,11 +226,11 @@ impl Config {
         self.vetoes() == Vetoes::NONE && self.weight() > 0 && !self.is_leaving()
     }
 
-    /// The most requests in flight.
+    /// At this many requests in flight the worker takes no more; without a cap never.
     #[inline]
     pub(crate) fn cap(self) -> u32 {
         match self.max_in_flight() {
-            0 => MAX_IN_FLIGHT,
+            0 => u32::MAX,
             cap => cap,
         }
     }

@@ -10,7 +10,7 @@ use crate::id::WorkerId;
 use crate::region::{Region, header};
 use crate::snapshot::View;
 use crate::sync;
-use crate::word::{MAX_IN_FLIGHT, Word};
+use crate::word::Word;
 use crate::worker::Slot;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng as _;
@@ -240,8 +240,7 @@ impl Scope<'_> {
             return Err(Refusal::Empty);
         }
         if self.counting && word.in_flight() >= self.view.cap(slot) {
-            let capped = self.view.cap(slot) < MAX_IN_FLIGHT;
-            return Err(if capped { Refusal::Saturated } else { Refusal::Overflow });
+            return Err(Refusal::Saturated);
         }
         Ok(word)
     }
@@ -337,12 +336,29 @@ fn nth(set: &[u64], mut n: usize) -> usize {
     for (at, &word) in set.iter().enumerate() {
         let members = word.count_ones() as usize;
         if n < members {
-            let rest = (0..n).fold(word, |word, _| word & (word - 1));
-            return at * 64 + rest.trailing_zeros() as usize;
+            return at * 64 + nth_bit(word, n);
         }
         n -= members;
     }
     unreachable!("the set has more members than {n}")
+}
+
+/// The position of the word's `n`th set bit, from 0; the word has more than `n`. Finds the byte
+/// by adding up the bytes' counts in parallel, then goes through it bit by bit.
+#[inline]
+fn nth_bit(word: u64, n: usize) -> usize {
+    const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
+    let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
+    let nibbles = (pairs & 0x3333_3333_3333_3333) + (pairs >> 2 & 0x3333_3333_3333_3333);
+    let bytes = (nibbles + (nibbles >> 4)) & (0x0F * EACH_BYTE);
+    // Byte i: how many bits are set in bytes 0 to i. At most 64, so the top bit of each is free to
+    // show whether the sum exceeds n.
+    let sums = bytes.wrapping_mul(EACH_BYTE);
+    let exceeds = ((sums | 0x80 * EACH_BYTE) - (n as u64 + 1) * EACH_BYTE) & (0x80 * EACH_BYTE);
+    let start = exceeds.trailing_zeros() & !7;
+    let before = (sums << 8) >> start & 0xFF;
+    let rest = (before..n as u64).fold(word >> start, |rest, _| rest & (rest - 1));
+    (start + rest.trailing_zeros()) as usize
 }
 
 /// So many exclusions are compared one by one; with more, a set is made of them.
@@ -420,6 +436,30 @@ fn choose_in<const POLICY: u32, const PLAIN: bool>(
         Policy::PowerOfTwoRequests => power_of_two::choose::<false>(scope, tuning().choices, rng),
         Policy::LeastRequests => {
             least_requests::choose::<PLAIN>(scope, tuning().unreported_compete, rng)
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nth_finds_every_member() {
+        for word in [
+            1,
+            1 << 63,
+            u64::MAX,
+            0x8000_0000_0000_0001,
+            0x00F0_0F00_A5A5_0001,
+            0x0123_4567_89AB_CDEF,
+        ] {
+            let members: Vec<usize> = (0..64).filter(|bit| word >> bit & 1 != 0).collect();
+            for (n, &member) in members.iter().enumerate() {
+                assert_eq!(nth(&[word], n), member, "{n} of {word:#x}");
+                assert_eq!(nth(&[0, word], n), 64 + member);
+                assert_eq!(nth(&[u64::MAX, word], 64 + n), 64 + member);
+            }
         }
     }
 }
