@@ -42,8 +42,9 @@
 //!
 //! # Limits
 //! * A worker has at most 1,048,575 requests and 4,294,967,295 tokens in flight.
-//! * A thread that stops in the middle of a dispatch or a finish while its worker's slot is reused
-//!   exactly 2,048 times (or a multiple) may count on the successor for an instant. It takes it back.
+//! * If a thread stops in the middle of a dispatch while its worker's slot is reused exactly 2,048
+//!   times (or a multiple), the successor is counted for an instant. If it stops so in the finish of
+//!   a ticket whose worker was abandoned, the successor loses a request.
 //! * After a fork both processes have a pool of their own; the child's random streams are new, other
 //!   than those of pickers with a seed.
 //! * Not for signal handlers: the writers' methods wait for a lock that the interrupted thread may hold.

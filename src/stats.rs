@@ -106,12 +106,12 @@ pub(crate) fn of_slot(region: &Region, slot: usize, load_max_age: u64) -> Option
         let timestamp = NonZeroU64::new(get(record::LOAD_TIMESTAMP)).map(NonZeroU64::get);
         LoadStats { tokens, running, waiting, timestamp, age_ms: age / 1_000_000 }
     });
-    let in_flight_tokens = u64::from(word.tokens());
     let live_tokens = match load {
         Some(load) => {
-            load.tokens.saturating_add(in_flight_tokens).saturating_sub(get(record::LOAD_MARK))
+            let credit = i64::from(word.tokens()) - get(record::LOAD_MARK) as i64;
+            load.tokens.saturating_add_signed(credit)
         }
-        None => in_flight_tokens,
+        None => word.tokens().into(),
     };
     let generation = line.generation();
     let config = line.config();

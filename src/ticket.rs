@@ -6,6 +6,7 @@ use crate::policy::Choice;
 use crate::region::{Region, header};
 use crate::snapshot::View;
 use crate::sync::{AtomicU64, Ordering};
+use crate::word::Word;
 use crate::worker::Slot;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -132,17 +133,21 @@ pub(crate) fn commit(
         }
         word = now;
     }
-    if slot.generation() != id.generation() {
-        uncount(slot, tokens);
-        return Commit::Moved;
-    }
-    Commit::Counted
+    if counted_successor(slot, id, tokens) { Commit::Moved } else { Commit::Counted }
 }
 
-/// R4: the tag went all the way round between choice and exchange, so a successor was counted.
+/// R4: if the tag went all the way round between choice and exchange, a successor was counted; its
+/// count is taken back. A slot that has another tag by now was reused after the exchange, which was
+/// right: its worker was abandoned, with this request.
+#[inline]
+fn counted_successor(slot: Slot<'_>, id: WorkerId, tokens: u32) -> bool {
+    slot.generation() != id.generation() && uncount_by_tag(slot, id, tokens)
+}
+
 #[cold]
-fn uncount(slot: Slot<'_>, tokens: u32) {
-    slot.change(|word| word.without_request(tokens).map(|(less, _)| less));
+fn uncount_by_tag(slot: Slot<'_>, id: WorkerId, tokens: u32) -> bool {
+    let same_tag = |word: Word| word.is_of(id.generation()).then_some(word);
+    slot.change(|word| Some(same_tag(word)?.without_request(tokens)?.0)).is_some()
 }
 
 /// Counts a request on a worker that was chosen elsewhere; only its cap binds.
@@ -164,8 +169,7 @@ pub(crate) fn begin(region: &Region, worker: WorkerId, tokens: u32) -> Result<Ti
     if counted.is_none() {
         return Err(refusal);
     }
-    if slot.generation() != worker.generation() {
-        uncount(slot, tokens);
+    if counted_successor(slot, worker, tokens) {
         return Err(Refusal::Unknown);
     }
     Ok(Ticket::new(worker, tokens))
@@ -174,14 +178,18 @@ pub(crate) fn begin(region: &Region, worker: WorkerId, tokens: u32) -> Result<Ti
 /// Ends a request. On `Stale` no count has moved, other than that of anomalies.
 #[inline]
 pub(crate) fn end(region: &Region, worker: WorkerId, tokens: u32) -> Result<(), Refusal> {
-    let slot = uncount_of(region, worker, tokens).ok_or_else(|| anomaly(region))?;
+    let slot = uncount(region, worker, tokens).ok_or_else(|| anomaly(region))?;
     slot.count_finished(worker.generation());
     Ok(())
 }
 
 /// Takes a request off its worker, if it is there.
+///
+/// Nothing can be checked after the exchange: the slot that it emptied may rightly be another
+/// worker's by then. So the ticket of an abandoned worker takes a successor's request if the tag
+/// goes all the way round between check and exchange (see the crate's limits).
 #[inline]
-fn uncount_of(region: &Region, worker: WorkerId, tokens: u32) -> Option<Slot<'_>> {
+fn uncount(region: &Region, worker: WorkerId, tokens: u32) -> Option<Slot<'_>> {
     let slot = Slot::of(region, worker.slot())?;
     let mut whole = true;
     slot.change(|word| {
@@ -192,21 +200,10 @@ fn uncount_of(region: &Region, worker: WorkerId, tokens: u32) -> Option<Slot<'_>
         whole = all_there;
         Some(less)
     })?;
-    if slot.generation() != worker.generation() {
-        recount(slot, tokens);
-        return None;
-    }
     if !whole {
         anomaly(region);
     }
     Some(slot)
-}
-
-/// As in R4, for a ticket whose worker was abandoned: the tag went all the way round between check
-/// and exchange, so a successor's request was taken.
-#[cold]
-fn recount(slot: Slot<'_>, tokens: u32) {
-    slot.change(|word| word.with_request(tokens));
 }
 
 /// Counts an anomaly: an end of what isn't in flight, or of other tokens than are.
@@ -219,7 +216,7 @@ fn anomaly(region: &Region) -> Refusal {
 /// Adds tokens to a request that runs.
 pub(crate) fn grow(region: &Region, ticket: &mut Ticket, tokens: u32) -> Result<(), Refusal> {
     let worker = ticket.worker();
-    let grown = ticket.tokens().checked_add(tokens).ok_or(Refusal::Overflow)?;
+    let grown = ticket.tokens().checked_add(tokens);
     let slot = Slot::of(region, worker.slot()).ok_or_else(|| anomaly(region))?;
     let mut refusal = None;
     let counted = slot.change(|word| {
@@ -229,15 +226,15 @@ pub(crate) fn grow(region: &Region, ticket: &mut Ticket, tokens: u32) -> Result<
             return None;
         }
         refusal = Some(Refusal::Overflow);
-        word.with_tokens(tokens)
+        grown.and(word.with_tokens(tokens))
     });
-    match counted {
-        Some(_) => {
+    match (counted, grown) {
+        (Some(_), Some(grown)) => {
             ticket.tokens = grown.into();
             Ok(())
         }
-        None if refusal == Some(Refusal::Stale) => Err(anomaly(region)),
-        None => Err(Refusal::Overflow),
+        _ if refusal == Some(Refusal::Stale) => Err(anomaly(region)),
+        _ => Err(Refusal::Overflow),
     }
 }
 
@@ -255,8 +252,8 @@ pub(crate) fn retarget(
         return Ok(());
     }
     let there = begin(region, worker, ticket.tokens())?;
-    if uncount_of(region, ticket.worker(), ticket.tokens()).is_none() {
-        uncount_of(region, worker, there.tokens());
+    if uncount(region, ticket.worker(), ticket.tokens()).is_none() {
+        uncount(region, worker, there.tokens());
         return Err(anomaly(region));
     }
     *ticket = there;
