@@ -82,3 +82,8 @@ pub use stats::{LoadStats, Totals, WorkerState, WorkerStats};
 pub use ticket::{Stale, Ticket};
 pub use word::MAX_IN_FLIGHT;
 pub use worker::{Label, MAX_LABEL, MAX_WEIGHT, Vetoes, WorkerConfig, WorkerUpdate};
+
+/// The README's Rust code compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

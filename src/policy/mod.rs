@@ -354,7 +354,8 @@ fn nth_bit(word: u64, n: usize) -> usize {
     // Byte i: how many bits are set in bytes 0 to i. At most 64, so the top bit of each is free to
     // show whether the sum exceeds n.
     let sums = bytes.wrapping_mul(EACH_BYTE);
-    let exceeds = ((sums | 0x80 * EACH_BYTE) - (n as u64 + 1) * EACH_BYTE) & (0x80 * EACH_BYTE);
+    const TOP_BITS: u64 = 0x80 * EACH_BYTE;
+    let exceeds = ((sums | TOP_BITS) - (n as u64 + 1) * EACH_BYTE) & TOP_BITS;
     let start = exceeds.trailing_zeros() & !7;
     let before = (sums << 8) >> start & 0xFF;
     let rest = (before..n as u64).fold(word >> start, |rest, _| rest & (rest - 1));
