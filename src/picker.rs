@@ -36,6 +36,8 @@ impl Pool {
         let number = self.region().header(header::PICKERS).fetch_add(1, Ordering::Relaxed);
         let rng = match (seed, self.shared.seed) {
             (0, 0) => fresh_rng()?,
+            // A child's pool would give the streams that its parent's gives.
+            (0, _) if sync::forks() != self.shared.forks => fresh_rng()?,
             // Streams of neighbouring seeds are apart: seeding mixes the bits.
             (0, pool) => Rng::seed_from_u64(pool.rotate_left(32).wrapping_add(number)),
             (seed, _) => Rng::seed_from_u64(seed),

@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     /// Nanoseconds; 0: never.
     load_max_age: u64,
     pub(crate) seed: u64,
+    /// Where the seed holds: not in processes that were forked off later.
+    pub(crate) forks: u32,
 }
 
 /// A count of handles that is not the pool's own, so that threads that hold and drop requests
@@ -100,6 +102,7 @@ impl Pool {
             region,
             load_max_age: config.load_max_age_ms.saturating_mul(1_000_000),
             seed: config.seed,
+            forks: sync::forks(),
         });
         let leases = std::array::from_fn(|_| Arc::new(CachePadded::new(shared.clone())));
         Ok(Self { shared, leases: Arc::new(leases) })
