@@ -68,7 +68,12 @@ pub(crate) fn next_generation(generation: u64) -> u64 {
 /// A stable 64-bit name for a label as given, byte by byte: FNV-1a with the published 64-bit
 /// offset basis and prime. Never changes between versions.
 pub fn key(label: &str) -> u64 {
-    label.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+    key_of_bytes(label.as_bytes())
+}
+
+/// As [`key`], for labels that need not be UTF-8.
+pub(crate) fn key_of_bytes(label: &[u8]) -> u64 {
+    label.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }

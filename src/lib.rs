@@ -69,6 +69,9 @@ mod pool;
 mod poll;
 mod in_flight;
 mod picker;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod ffi;
 
 pub use error::{Error, Invalid};
 pub use id::{WorkerId, key};

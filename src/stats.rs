@@ -52,13 +52,13 @@ pub struct WorkerStats {
 /// A worker's load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoadStats {
-    /// See [`Load::tokens`].
+    /// See [`Load::tokens`](crate::Load::tokens).
     pub tokens: u64,
-    /// See [`Load::running`].
+    /// See [`Load::running`](crate::Load::running).
     pub running: Option<u32>,
-    /// See [`Load::waiting`].
+    /// See [`Load::waiting`](crate::Load::waiting).
     pub waiting: Option<u32>,
-    /// See [`Load::timestamp`].
+    /// See [`Load::timestamp`](crate::Load::timestamp).
     pub timestamp: Option<u64>,
     /// Milliseconds since the poll began that brought it.
     pub age_ms: u64,
@@ -76,7 +76,7 @@ pub struct Totals {
     pub in_flight: u64,
     /// Requests that ended.
     pub finished: u64,
-    /// Requests dropped by [`Pool::abandon`].
+    /// Requests dropped by [`Pool::abandon`](crate::Pool::abandon).
     pub abandoned: u64,
     /// Dispatches refused because every worker was at its cap.
     pub saturated: u64,

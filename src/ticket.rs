@@ -208,7 +208,7 @@ fn uncount(region: &Region, worker: WorkerId, tokens: u32) -> Option<Slot<'_>> {
 
 /// Counts an anomaly: an end of what isn't in flight, or of other tokens than are.
 #[cold]
-fn anomaly(region: &Region) -> Refusal {
+pub(crate) fn anomaly(region: &Region) -> Refusal {
     region.header(header::ANOMALIES).fetch_add(1, Ordering::Relaxed);
     Refusal::Stale
 }

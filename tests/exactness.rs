@@ -394,7 +394,7 @@ fn tickets_end_once_beside_abandon() {
                 })
             });
         let until = Until(&done);
-        for key in 1..=30_000 {
+        for key in 1..=200_000 {
             let worker = add(&pool, key);
             let own = pool.begin(worker, 0).unwrap();
             abandoned_here += 1;
@@ -414,7 +414,7 @@ fn tickets_end_once_beside_abandon() {
     });
     let totals = pool.totals().unwrap();
     assert_eq!(dispatched, finished + stale);
-    assert_eq!(totals.finished, finished + 15_000);
+    assert_eq!(totals.finished, finished + 100_000);
     assert_eq!(totals.anomalies, stale);
     assert_eq!(totals.abandoned, stale + abandoned_here);
     assert_eq!((counts(&pool), totals.in_flight), (vec![0], 0));
