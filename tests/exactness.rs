@@ -11,45 +11,27 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use std::collections::HashMap;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 const LEAST: Policy = Policy::LeastRequests;
 const THREADS: usize = 16;
 
-/// Watches workers of which max − min ≤ 1 must hold at every moment, while counts only grow: then
-/// a count that is read is at most one less than any that was read before, of whatever worker.
-struct Watch {
-    most: u32,
-}
-
-impl Watch {
-    fn look(&mut self, pool: &Pool, workers: &[WorkerId]) {
+/// Watches workers of which max − min ≤ 1 must hold at every moment, until these threads have
+/// ended. While counts only grow, a count that is read is then at most one less than any that was
+/// read before, of whatever worker.
+fn watch_spread(pool: &Pool, workers: &[WorkerId], threads: &[thread::ScopedJoinHandle<'_, ()>]) {
+    let mut most = 0;
+    let mut ended = false;
+    while !ended {
+        ended = threads.iter().all(|thread| thread.is_finished());
         for stats in pool.stats().unwrap() {
             if workers.contains(&stats.worker) {
-                assert!(
-                    stats.in_flight + 1 >= self.most,
-                    "{} beside {}",
-                    stats.in_flight,
-                    self.most
-                );
-                self.most = self.most.max(stats.in_flight);
+                assert!(stats.in_flight + 1 >= most, "{} beside {most}", stats.in_flight);
+                most = most.max(stats.in_flight);
             }
         }
-    }
-
-    /// Looks until they have all ended.
-    fn look_on(
-        &mut self,
-        pool: &Pool,
-        workers: &[WorkerId],
-        threads: &[thread::ScopedJoinHandle<'_, ()>],
-    ) {
-        while !threads.iter().all(|thread| thread.is_finished()) {
-            self.look(pool, workers);
-        }
-        self.look(pool, workers);
     }
 }
 
@@ -78,7 +60,7 @@ fn dispatch_100_000(pool: &Pool, workers: &[WorkerId], mut beside: impl FnMut() 
                 beside();
             }
         });
-        Watch { most: 0 }.look_on(pool, workers, &dispatchers);
+        watch_spread(pool, workers, &dispatchers);
         drop(until);
     });
     let mut counts = counts(pool);
@@ -92,14 +74,19 @@ fn least_requests_stays_within_one() {
     dispatch_100_000(&pool, &workers, thread::yield_now);
 }
 
+/// Reports of all workers, which tie in tokens now and then, again and again.
+fn publisher(pool: &Pool, workers: &[WorkerId]) -> impl FnMut() {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+    move || {
+        let tokens = workers.iter().map(|&worker| (worker, rng.next_u64() % 4));
+        report(pool, &tokens.collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn least_requests_stays_within_one_beside_a_publisher_at_1_khz() {
     let (pool, workers) = pool_of(64);
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
-    let mut publish = || {
-        let tokens = workers.iter().map(|&worker| (worker, rng.next_u64() % 4));
-        report(&pool, &tokens.collect::<Vec<_>>());
-    };
+    let mut publish = publisher(&pool, &workers);
     publish();
     dispatch_100_000(&pool, &workers, || {
         publish();
@@ -110,11 +97,7 @@ fn least_requests_stays_within_one_beside_a_publisher_at_1_khz() {
 #[test]
 fn least_requests_stays_within_one_beside_a_restless_publisher() {
     let (pool, workers) = pool_of(64);
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
-    let mut publish = || {
-        let tokens = workers.iter().map(|&worker| (worker, rng.next_u64() % 4));
-        report(&pool, &tokens.collect::<Vec<_>>());
-    };
+    let mut publish = publisher(&pool, &workers);
     publish();
     dispatch_100_000(&pool, &workers, publish);
 }
@@ -213,7 +196,10 @@ fn least_requests_stays_within_one_among_outsiders() {
                                 _ => {}
                             }
                             let mut ticket = picker.dispatch(&request).unwrap();
-                            pool.grow(&mut ticket, 1).unwrap();
+                            // Guests are abandoned.
+                            if core.contains(&ticket.worker()) {
+                                pool.grow(&mut ticket, 1).unwrap();
+                            }
                         }
                     })
                 })
@@ -234,7 +220,7 @@ fn least_requests_stays_within_one_among_outsiders() {
                     pool.abandon(guest.unwrap()).unwrap();
                 }
             });
-            Watch { most: 0 }.look_on(&pool, core, &dispatchers);
+            watch_spread(&pool, core, &dispatchers);
             drop(until);
         });
         assert!(spread(&pool, core) <= 1);
@@ -263,64 +249,63 @@ fn round_robin_dispatches_are_spread_evenly() {
 fn a_cap_of_10_is_never_exceeded() {
     let (pool, _) = pool_of(0);
     let ten = WorkerConfig { max_in_flight: 10, ..WorkerConfig::default() };
-    let workers = [0, 1].map(|key| pool.add(key, ten).unwrap());
-    let waiting = add(&pool, 2);
-    let capped = [waiting];
-    // How many tickets of each worker are surely in flight.
+    let capped = [0, 1].map(|key| pool.add(key, ten).unwrap());
+    let elsewhere = [add(&pool, 2)];
+    // How many requests of each are surely in flight, by slot.
     let held = [(); 2].map(|()| AtomicU32::new(0));
-    let (most, saturated) = (AtomicU32::new(0), AtomicU64::new(0));
+    let most = AtomicU32::new(0);
+    let begin = |worker: WorkerId| {
+        let held = held[worker.slot()].fetch_add(1, Ordering::Relaxed) + 1;
+        most.fetch_max(held, Ordering::Relaxed);
+        assert!(held <= 10);
+    };
+    let finish = |ticket: Ticket| {
+        held[ticket.worker().slot()].fetch_sub(1, Ordering::Relaxed);
+        pool.finish(ticket).unwrap();
+    };
+    let move_to = |worker: WorkerId| {
+        let mut ticket = pool.begin(elsewhere[0], 0).unwrap();
+        match pool.retarget(&mut ticket, worker) {
+            Ok(()) => Ok(ticket),
+            Err(error) => {
+                pool.finish(ticket).map_or_else(|stale| Err(stale.into()), |()| Err(error))
+            }
+        }
+    };
     thread::scope(|scope| {
-        let threads = [(); THREADS].map(|()| {
-            let seed = saturated.fetch_add(1, Ordering::Relaxed);
-            let (pool, workers, capped, held, most) = (&pool, &workers, &capped, &held, &most);
+        let spawn = |seed| {
+            let (pool, begin, finish, move_to) = (&pool, &begin, &finish, &move_to);
             scope.spawn(move || {
                 let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
                 let mut picker = pool.picker(0).unwrap();
-                let mut tickets: Vec<Ticket> = Vec::new();
-                let at = |worker: WorkerId| workers.iter().position(|&one| one == worker).unwrap();
-                let place = |worker| &held[at(worker)];
+                let mut tickets = Vec::new();
                 for _ in 0..5000 {
                     let random = rng.next_u64() as usize;
-                    let worker = workers[random % 2];
+                    let worker = capped[random % 2];
                     let policy = Policy::ALL[random / 2 % 5];
                     let got = match random / 16 % 4 {
                         0 if !tickets.is_empty() => {
-                            let ticket = tickets.swap_remove(random / 64 % tickets.len());
-                            place(ticket.worker()).fetch_sub(1, Ordering::Relaxed);
-                            pool.finish(ticket).unwrap();
+                            finish(tickets.swap_remove(random / 64 % tickets.len()));
                             continue;
                         }
                         1 => pool.begin(worker, 0),
-                        2 => {
-                            let mut ticket = pool.begin(waiting, 0).unwrap();
-                            match pool.retarget(&mut ticket, worker) {
-                                Ok(()) => Ok(ticket),
-                                Err(error) => {
-                                    pool.finish(ticket).unwrap();
-                                    Err(error)
-                                }
-                            }
-                        }
-                        _ => picker.dispatch(&Request { excluded: capped, ..by(policy) }),
+                        2 => move_to(worker),
+                        _ => picker.dispatch(&Request { excluded: &elsewhere, ..by(policy) }),
                     };
                     match got {
                         Ok(ticket) => {
-                            let held = place(ticket.worker()).fetch_add(1, Ordering::Relaxed) + 1;
-                            most.fetch_max(held, Ordering::Relaxed);
-                            assert!(held <= 10);
+                            begin(ticket.worker());
                             tickets.push(ticket);
                         }
                         Err(error) => assert_eq!(error, Error::Saturated),
                     }
                 }
-                for ticket in tickets {
-                    place(ticket.worker()).fetch_sub(1, Ordering::Relaxed);
-                    pool.finish(ticket).unwrap();
-                }
+                tickets.into_iter().for_each(finish);
             })
-        });
+        };
+        let threads: Vec<_> = (0..THREADS as u64).map(spawn).collect();
         while !threads.iter().all(|thread| thread.is_finished()) {
-            assert!(workers.iter().all(|&worker| in_flight(&pool, worker) <= 10));
+            assert!(capped.iter().all(|&worker| in_flight(&pool, worker) <= 10));
         }
     });
     assert_eq!(most.into_inner(), 10);
@@ -373,50 +358,49 @@ fn the_last_place_goes_to_one() {
 fn tickets_end_once_beside_abandon() {
     let pool = Pool::new(PoolConfig { capacity: 2, ..PoolConfig::default() }).unwrap();
     add(&pool, 0);
-    let done = AtomicBool::new(false);
-    let mut abandoned_here = 0;
-    let (dispatched, finished, stale) = thread::scope(|scope| {
-        let dispatchers = [LEAST, Policy::Random, Policy::PowerOfTwoRequests, Policy::RoundRobin]
-            .map(|policy| {
-                let (pool, done) = (&pool, &done);
-                scope.spawn(move || {
-                    let mut picker = pool.picker(0).unwrap();
-                    let (mut dispatched, mut finished, mut stale) = (0, 0, 0);
-                    while !done.load(Ordering::Relaxed) {
-                        let ticket = picker.dispatch(&by(policy)).unwrap();
-                        dispatched += 1;
-                        match pool.finish(ticket) {
-                            Ok(()) => finished += 1,
-                            Err(_) => stale += 1,
-                        }
+    let (done, line) = (AtomicBool::new(false), StartingLine::new(5));
+    let (mut finished, mut stale, mut abandoned) = (0, 0, 0);
+    thread::scope(|scope| {
+        let policies = [LEAST, Policy::Random, Policy::PowerOfTwoRequests, Policy::RoundRobin];
+        let dispatchers = policies.map(|policy| {
+            let (pool, done, line) = (&pool, &done, &line);
+            scope.spawn(move || {
+                let mut picker = pool.picker(0).unwrap();
+                let (mut finished, mut stale) = (0, 0);
+                line.wait();
+                while !done.load(Ordering::Relaxed) {
+                    match pool.finish(picker.dispatch(&by(policy)).unwrap()) {
+                        Ok(()) => finished += 1,
+                        Err(_) => stale += 1,
                     }
-                    (dispatched, finished, stale)
-                })
-            });
+                }
+                (finished, stale)
+            })
+        });
         let until = Until(&done);
+        line.wait();
         for key in 1..=200_000 {
             let worker = add(&pool, key);
             let own = pool.begin(worker, 0).unwrap();
-            abandoned_here += 1;
             assert!(in_flight(&pool, worker) >= 1);
             if key % 2 == 0 {
                 pool.finish(own).unwrap();
-                abandoned_here -= 1;
+                finished += 1;
+            } else {
+                abandoned += 1;
             }
             pool.abandon(worker).unwrap();
         }
         drop(until);
-        let sum = |(a, b, c): (u64, u64, u64), thread: thread::ScopedJoinHandle<'_, _>| {
-            let (d, e, f) = thread.join().unwrap();
-            (a + d, b + e, c + f)
-        };
-        dispatchers.into_iter().fold((0, 0, 0), sum)
+        for thread in dispatchers {
+            let of_thread = thread.join().unwrap();
+            finished += of_thread.0;
+            stale += of_thread.1;
+        }
     });
     let totals = pool.totals().unwrap();
-    assert_eq!(dispatched, finished + stale);
-    assert_eq!(totals.finished, finished + 100_000);
-    assert_eq!(totals.anomalies, stale);
-    assert_eq!(totals.abandoned, stale + abandoned_here);
+    assert_eq!((totals.finished, totals.anomalies), (finished, stale));
+    assert_eq!(totals.abandoned, stale + abandoned);
     assert_eq!((counts(&pool), totals.in_flight), (vec![0], 0));
 }
 
@@ -449,77 +433,70 @@ fn retargets_keep_the_sum() {
 fn counts_add_up_and_totals_never_decrease() {
     let pool = Pool::new(PoolConfig { capacity: 64, ..PoolConfig::default() }).unwrap();
     let stay = [0, 1, 2].map(|key| add(&pool, key));
-    let done = AtomicBool::new(false);
-    let barrier = Barrier::new(9);
+    let (done, line) = (AtomicBool::new(false), StartingLine::new(9));
+    let mut tickets = Vec::new();
+    // Begun and finished, by worker.
+    let mut tally = HashMap::<WorkerId, (u64, u64)>::new();
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..8)
-            .map(|seed| {
-                let (pool, done, barrier) = (&pool, &done, &barrier);
-                scope.spawn(move || {
-                    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-                    let mut tickets = Vec::new();
-                    // Of this thread: begun and finished, by worker.
-                    let mut tally = HashMap::<WorkerId, (u64, u64)>::new();
-                    while !done.load(Ordering::Relaxed) {
-                        let random = rng.next_u64() as usize;
-                        if random % 2 == 0 && tickets.len() < 50 {
-                            let request = Request { tokens: 3, ..by(Policy::ALL[random / 2 % 5]) };
-                            let ticket = pool.dispatch(&request).unwrap();
-                            tally.entry(ticket.worker()).or_default().0 += 1;
-                            tickets.push(ticket);
-                        } else if !tickets.is_empty() {
-                            let ticket = tickets.swap_remove(random / 2 % tickets.len());
-                            tally.entry(ticket.worker()).or_default().1 += 1;
-                            pool.finish(ticket).unwrap();
-                        }
+        let spawn = |seed| {
+            let (pool, done, line) = (&pool, &done, &line);
+            scope.spawn(move || {
+                let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+                let (mut begun, mut finished, mut tickets) = (Vec::new(), Vec::new(), Vec::new());
+                line.wait();
+                while !done.load(Ordering::Relaxed) {
+                    let random = rng.next_u64() as usize;
+                    if random.is_multiple_of(2) && tickets.len() < 50 {
+                        let request = Request { tokens: 3, ..by(Policy::ALL[random / 2 % 5]) };
+                        let ticket: Ticket = pool.dispatch(&request).unwrap();
+                        begun.push(ticket.worker());
+                        tickets.push(ticket);
+                    } else if !tickets.is_empty() {
+                        let ticket = tickets.swap_remove(random / 2 % tickets.len());
+                        finished.push(ticket.worker());
+                        pool.finish(ticket).unwrap();
                     }
-                    barrier.wait();
-                    barrier.wait();
-                    tickets.into_iter().for_each(|ticket| pool.finish(ticket).unwrap());
-                    tally
-                })
-            })
-            .collect();
-        {
-            let _until = Until(&done);
-            let mut last = pool.totals().unwrap();
-            for key in 3..2000 {
-                let Ok(guest) = pool.add(key, WorkerConfig::default()) else {
-                    continue; // All others drain.
-                };
-                if key % 64 == 0 {
-                    thread::yield_now();
                 }
-                let totals = pool.totals().unwrap();
-                assert!(totals.finished >= last.finished && totals.version > last.version);
-                assert_eq!((totals.abandoned, totals.anomalies), (0, 0));
-                last = totals;
-                pool.remove(guest).unwrap();
+                (begun, finished, tickets)
+            })
+        };
+        let threads: Vec<_> = (0..8).map(spawn).collect();
+        let until = Until(&done);
+        line.wait();
+        let mut last = pool.totals().unwrap();
+        for key in 3..2000 {
+            // None if all the others drain.
+            let guest = pool.add(key, WorkerConfig::default()).ok();
+            if key % 64 == 0 {
+                thread::yield_now();
             }
+            guest.map_or(Ok(()), |guest| pool.remove(guest)).unwrap();
+            let totals = pool.totals().unwrap();
+            assert!(totals.finished >= last.finished && totals.version >= last.version);
+            assert_eq!((totals.abandoned, totals.anomalies), (0, 0));
+            last = totals;
         }
-        barrier.wait();
-        let (stats, totals) = (pool.stats().unwrap(), pool.totals().unwrap());
-        barrier.wait();
-        let mut tally = HashMap::<WorkerId, (u64, u64)>::new();
+        drop(until);
         for thread in threads {
-            for (worker, (begun, finished)) in thread.join().unwrap() {
-                let sum = tally.entry(worker).or_default();
-                *sum = (sum.0 + begun, sum.1 + finished);
-            }
+            let (begun, finished, left) = thread.join().unwrap();
+            begun.into_iter().for_each(|worker| tally.entry(worker).or_default().0 += 1);
+            finished.into_iter().for_each(|worker| tally.entry(worker).or_default().1 += 1);
+            tickets.extend(left);
         }
-        let sum = |of: fn(&(u64, u64)) -> u64| tally.values().map(of).sum::<u64>();
-        assert_eq!(totals.finished, sum(|tally| tally.1));
-        assert_eq!(totals.in_flight, sum(|tally| tally.0 - tally.1));
-        assert_eq!(totals.in_flight, stats.iter().map(|one| u64::from(one.in_flight)).sum());
-        for one in &stats {
-            let (begun, finished) = tally.remove(&one.worker).unwrap_or_default();
-            assert_eq!((one.finished, u64::from(one.in_flight)), (finished, begun - finished));
-            assert_eq!(one.tokens, 3 * one.in_flight);
-            assert_eq!(one.state == WorkerState::Active, stay.contains(&one.worker));
-        }
-        // Whoever is not in the statistics any more has ended all of its requests.
-        assert!(tally.values().all(|(begun, finished)| begun == finished));
     });
+
+    let (stats, totals) = (pool.stats().unwrap(), pool.totals().unwrap());
+    assert_eq!(totals.finished, tally.values().map(|(_, finished)| finished).sum());
+    assert_eq!(totals.in_flight, tickets.len() as u64);
+    for one in &stats {
+        let (begun, finished) = tally.remove(&one.worker).unwrap_or_default();
+        assert_eq!((one.finished, u64::from(one.in_flight)), (finished, begun - finished));
+        assert_eq!(one.tokens, 3 * one.in_flight);
+        assert_eq!(one.state == WorkerState::Active, stay.contains(&one.worker));
+    }
+    // Whoever is not in the statistics any more has ended all of its requests.
+    assert!(tally.values().all(|(begun, finished)| begun == finished));
+    tickets.into_iter().for_each(|ticket| pool.finish(ticket).unwrap());
     let totals = pool.totals().unwrap();
     assert_eq!((totals.workers, totals.draining, totals.in_flight, totals.anomalies), (3, 0, 0, 0));
 }
