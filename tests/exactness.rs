@@ -107,8 +107,7 @@ fn least_requests_stays_within_one_beside_a_restless_publisher() {
 #[test]
 fn least_requests_rounds_end_within_one() {
     let capped = WorkerConfig { max_in_flight: 100, ..WorkerConfig::default() };
-    for (n, config) in
-        [2, 3, 5].into_iter().flat_map(|n| [(n, WorkerConfig::default()), (n, capped)])
+    for (n, config) in [2, 3].into_iter().flat_map(|n| [(n, WorkerConfig::default()), (n, capped)])
     {
         let (pool, _) = pool_of(0);
         let workers: Vec<_> = (0..n).map(|key| pool.add(key, config).unwrap()).collect();
@@ -120,7 +119,7 @@ fn least_requests_rounds_end_within_one() {
                     let _until = Until(&line.left);
                     let mut picker = pool.picker(0).unwrap();
                     let mut kept = None;
-                    for _ in 0..10_000 {
+                    for _ in 0..5000 {
                         line.wait();
                         let request = Request { tokens: thread, ..by(LEAST) };
                         let [first, second] = [(); 2].map(|()| picker.dispatch(&request).unwrap());
@@ -326,7 +325,7 @@ fn the_last_place_goes_to_one() {
                 scope.spawn(|| {
                     let mut picker = pool.picker(0).unwrap();
                     let mut gone = 0;
-                    for round in 0..500_000 {
+                    for round in 0..250_000 {
                         let got = match round % 8 {
                             7 => pool.begin(worker, 0),
                             _ => picker.dispatch(&by(policy)),
@@ -379,7 +378,7 @@ fn tickets_end_once_beside_abandon() {
         });
         let until = Until(&done);
         line.wait();
-        for key in 1..=200_000 {
+        for key in 1..=100_000 {
             let worker = add(&pool, key);
             let own = pool.begin(worker, 0).unwrap();
             assert!(in_flight(&pool, worker) >= 1);

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use evenkeel::{
     Error, InFlight, METRIC_VARIABLE, Policy, Pool, PoolConfig, Request, Tuning, Vetoes,
-    WorkerConfig, WorkerId, WorkerUpdate,
+    WorkerConfig, WorkerId, WorkerUpdate, key,
 };
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -439,6 +439,19 @@ fn policy_names() {
     }
     assert_eq!("power_of_two".parse(), Ok(TOKENS));
     assert_eq!(format!("{LEAST:>16}"), "  least_requests");
+}
+
+/// FNV-1a of the label as given, by its published test values.
+#[test]
+fn keys_are_stable() {
+    for (label, expected) in [
+        ("", 0xcbf2_9ce4_8422_2325),
+        ("a", 0xaf63_dc4c_8601_ec8c),
+        ("foobar", 0x8594_4171_f739_67e8),
+    ] {
+        assert_eq!(key(label), expected);
+    }
+    assert_ne!(key("host:1"), key("Host:1"));
 }
 
 /// A process can't change its environment beside other threads, so this test is also its own
