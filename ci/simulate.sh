@@ -3,11 +3,13 @@
 # 192, one simulated hour, mean of seeds 1 to 5, against the published measurement.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+rows=$(mktemp)
+trap 'rm -f "$rows"' EXIT
 cargo build --release -q -p evenkeel-cli
 started=$(date +%s)
-cargo run --release -q -p evenkeel-cli -- simulate --trace "$1" --concurrency 192 --seeds 5 --json >target/simulate.json
+cargo run --release -q -p evenkeel-cli -- simulate --trace "$1" --concurrency 192 --seeds 5 --json >"$rows"
 echo "took $(($(date +%s) - started)) s"
-python3 - target/simulate.json <<'PY'
+python3 - "$rows" <<'PY'
 import json, sys
 
 cv = {row["policy"]: row["outstanding_cv"] for row in json.load(open(sys.argv[1]))}
