@@ -69,6 +69,8 @@ mod pool;
 mod poll;
 mod in_flight;
 mod picker;
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod ffi;

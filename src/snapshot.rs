@@ -62,6 +62,7 @@ impl<'a> View<'a> {
 
     /// Whether nothing was published since.
     pub(crate) fn is_newest(&self) -> bool {
+        // E6 close→newest (acquire side): who has read a closed word sees the view that came before.
         fence(Ordering::Acquire);
         self.published() == self.version
     }

@@ -7,7 +7,7 @@ pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Words in a cache-padded line: 128 bytes, since x86-64 fetches lines in pairs and aarch64 has lines of 128.
-pub(crate) const LINE: usize = if cfg!(loom) { 8 } else { 16 };
+pub(crate) const LINE: usize = if cfg!(loom) { 6 } else { 16 };
 /// Buffers in the snapshot ring.
 pub(crate) const RING: u64 = if cfg!(loom) { 3 } else { 4 };
 /// Bits of a slot's generation that its load word carries.
@@ -22,9 +22,23 @@ pub(crate) const PICK_RETRIES: u32 = if cfg!(loom) { 0 } else { 8 };
 pub(crate) use lock::WriterLock;
 pub(crate) use platform::{entropy, forks, now, now_coarse, thread_number};
 
+/// Takes the lock word, unless its owner is this one, and returns what the last owner left in it.
+pub(crate) fn try_lock(word: &AtomicU64, own: u64) -> Option<u64> {
+    let left = word.load(Ordering::Relaxed);
+    // E5 unlock→lock (acquire side): this owner sees all that the last one wrote.
+    let exchanged = left != own
+        && word.compare_exchange(left, own, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    exchanged.then_some(left)
+}
+
+pub(crate) fn unlock(word: &AtomicU64, left: u64) {
+    // E5 unlock→lock (release side)
+    word.store(left, Ordering::Release);
+}
+
 #[cfg(not(loom))]
 mod lock {
-    use super::{AtomicU64, Ordering};
+    use super::{AtomicU64, try_lock, unlock};
     use crossbeam_utils::Backoff;
     use std::time::{Duration, Instant};
 
@@ -48,14 +62,8 @@ mod lock {
             let mut deadline = None;
             let backoff = Backoff::new();
             loop {
-                let seen = word.load(Ordering::Relaxed);
-                // E5 unlock→lock (acquire side): this owner sees all that the last one wrote.
-                if seen != own
-                    && word
-                        .compare_exchange(seen, own, Ordering::Acquire, Ordering::Relaxed)
-                        .is_ok()
-                {
-                    return Some(Self { word, broken: seen != FREE });
+                if let Some(left) = try_lock(word, own) {
+                    return Some(Self { word, broken: left != FREE });
                 }
                 backoff.snooze();
                 if backoff.is_completed() {
@@ -70,9 +78,7 @@ mod lock {
 
     impl Drop for WriterLock<'_> {
         fn drop(&mut self) {
-            let left = if std::thread::panicking() { BROKEN } else { FREE };
-            // E5 unlock→lock (release side)
-            self.word.store(left, Ordering::Release);
+            unlock(self.word, if std::thread::panicking() { BROKEN } else { FREE });
         }
     }
 

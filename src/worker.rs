@@ -270,7 +270,7 @@ impl<'a> Slot<'a> {
     #[inline]
     pub(crate) fn exchange(self, old: Word, new: Word) -> Result<(), Word> {
         // Acquire: E3 open→dispatch, and E3's release side where a writer reopens a draining slot.
-        // Release: E4 finish→reuse.
+        // Release: E4 finish→reuse, and E6 close→newest where a writer closes.
         self.0[slot::WORD]
             .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
