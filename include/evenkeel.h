@@ -101,11 +101,11 @@ typedef enum {
     EK_ERR_STALE = -8,
     /// A count would not fit.
     EK_ERR_OVERFLOW = -9,
-    /// Another thread has been changing the pool for over one second.
+    /// Other threads kept changing the pool for one second.
     EK_ERR_BUSY = -10,
     /// A struct is larger than this library's, and what is beyond isn't 0.
     EK_ERR_VERSION = -11,
-    /// The operating system gave no random numbers.
+    /// The operating system gave no random numbers, or no memory for the pool.
     EK_ERR_IO = -12,
     /// A fault inside the library. The pool stays usable.
     EK_ERR_PANIC = -13,
@@ -610,7 +610,7 @@ int32_t ek_pool_find(const ek_pool *pool, uint64_t key, ek_worker_id *out_worker
 ///
 /// Parameters: pool. loads: count of them. load_size: the distance between two of them, in bytes.
 /// count: 0: clears all loads. out_rejected: gets the number of rejected entries: of unknown
-/// workers, second ones of a worker, and those whose tokens are UINT64_MAX.
+/// workers, those after a worker's first valid one, and those whose tokens are UINT64_MAX.
 /// Returns: EK_OK; EK_ERR_NULL; EK_ERR_INVALID for a size that is none; EK_ERR_VERSION;
 /// EK_ERR_BUSY.
 /// Ownership: nothing is kept.

@@ -38,9 +38,9 @@ pub enum Error {
     Stale,
     /// A count would not fit: 1,048,575 requests or 4,294,967,295 tokens in flight on one worker.
     Overflow,
-    /// A writer held the lock for more than one second.
+    /// Other threads kept the writers' lock for one second.
     Busy,
-    /// The operating system gave no random numbers.
+    /// The operating system gave no random numbers, or no memory for the pool.
     Io(String),
 }
 
@@ -53,6 +53,14 @@ pub struct Invalid {
 }
 
 impl Error {
+    pub(crate) fn no_entropy(reason: std::io::Error) -> Self {
+        Self::Io(format!("no random numbers from the operating system: {reason}"))
+    }
+
+    pub(crate) fn no_memory(bytes: usize) -> Self {
+        Self::Io(format!("no memory from the operating system for a pool of {bytes} bytes"))
+    }
+
     pub(crate) fn invalid(
         what: &'static str,
         value: impl fmt::Display,
@@ -80,8 +88,8 @@ impl fmt::Display for Error {
             Self::Overflow => f.write_str(
                 "a count would not fit; a worker has at most 1048575 requests and 4294967295 tokens in flight",
             ),
-            Self::Busy => f.write_str("another thread has been changing the pool for over one second"),
-            Self::Io(reason) => write!(f, "no random numbers from the operating system: {reason}"),
+            Self::Busy => f.write_str("other threads kept changing the pool for one second"),
+            Self::Io(reason) => f.write_str(reason),
         }
     }
 }

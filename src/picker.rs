@@ -3,12 +3,13 @@
 use crate::error::{Error, Refusal};
 use crate::id::WorkerId;
 use crate::in_flight::InFlight;
-use crate::policy::{Policy, Request, Rng, by_policy, choose};
+use crate::policy::{Policy, Request, Rng, below, by_policy, choose};
 use crate::pool::{Lease, Pool, Shared};
 use crate::region::{Region, header};
 use crate::snapshot::View;
 use crate::sync::{self, Ordering, PICK_RETRIES};
 use crate::ticket::{Answer, Commit, Ticket, commit};
+use crate::worker::Slot;
 
 use crossbeam_utils::CachePadded;
 use rand_xoshiro::rand_core::SeedableRng as _;
@@ -105,7 +106,7 @@ fn no_worker(refusal: Refusal) -> Error {
 }
 
 fn fresh_rng() -> Result<Rng, Error> {
-    let seed = sync::entropy().map_err(|error| Error::Io(error.to_string()))?;
+    let seed = sync::entropy().map_err(Error::no_entropy)?;
     Ok(Rng::seed_from_u64(seed))
 }
 
@@ -153,18 +154,47 @@ fn pick_by<const POLICY: u32, const PLAIN: bool>(
     let mut retries = 0;
     loop {
         let view = View::newest(region);
-        let picked = choose::<POLICY, PLAIN>(view, request, false, rng)
+        let picked = choose::<POLICY, PLAIN>(view, request, false, None, rng)
             .map(|choice| view.id(choice.position));
         let settled = match picked {
             Ok(_) => view.is_whole(),
             // Where a worker has come meanwhile, there may have been one all the time.
             Err(_) => view.is_newest(),
         };
-        if settled || retries == PICK_RETRIES {
+        if settled {
             return picked;
+        }
+        if retries == PICK_RETRIES {
+            // R3: the load may be another report's, the worker not one that the lists leave out.
+            let advice = picked.ok().filter(|&worker| request.allows(worker));
+            return advice.map_or_else(|| pick_any(region, request, rng), Ok);
         }
         retries += 1;
     }
+}
+
+/// An eligible worker, looked for in the slots themselves: for picks that publishers overtook again
+/// and again. Looks once more, a bounded number of times, if all changed while it looked.
+#[cold]
+fn pick_any(region: &Region, request: &Request<'_>, rng: &mut Rng) -> Result<WorkerId, Refusal> {
+    let used = region.header(header::USED).load(Ordering::Relaxed) as usize;
+    let start = below(rng, used.max(1));
+    for _ in 0..=PICK_RETRIES {
+        let view = View::newest(region);
+        for slot in (start..used).chain(0..start.min(used)) {
+            let Some(line) = Slot::of(region, slot) else { continue };
+            let word = line.word();
+            let worker = WorkerId::new(slot, line.generation());
+            let open = word.is_open(worker.generation()) && line.config().is_choosable();
+            if open && request.allows(worker) {
+                return Ok(worker);
+            }
+        }
+        if view.is_newest() {
+            break;
+        }
+    }
+    Err(Refusal::Empty)
 }
 
 #[inline(never)]
@@ -173,17 +203,40 @@ fn dispatch_by<const POLICY: u32, const PLAIN: bool>(
     request: &Request<'_>,
     rng: &mut Rng,
 ) -> Answer {
+    dispatch_to::<POLICY, PLAIN>(region, request, None, rng)
+}
+
+/// For the rare case that the chosen worker has no room: among those that have.
+#[cold]
+#[inline(never)]
+fn dispatch_with_room<const POLICY: u32>(
+    region: &Region,
+    request: &Request<'_>,
+    rng: &mut Rng,
+) -> Answer {
+    dispatch_to::<POLICY, false>(region, request, Some(request.tokens), rng)
+}
+
+#[inline(always)]
+fn dispatch_to<const POLICY: u32, const PLAIN: bool>(
+    region: &Region,
+    request: &Request<'_>,
+    room_for: Option<u32>,
+    rng: &mut Rng,
+) -> Answer {
     let exact = POLICY == Policy::LeastRequests as u32;
     loop {
         let view = View::newest(region);
-        match choose::<POLICY, PLAIN>(view, request, true, rng) {
+        match choose::<POLICY, PLAIN>(view, request, true, room_for, rng) {
             Ok(choice) => {
                 let id = view.id(choice.position);
                 if view.is_whole() {
                     match commit(&view, id, choice, exact, request.tokens) {
                         Commit::Counted => return Answer::counted(id, request.tokens),
-                        Commit::Moved => {}
-                        Commit::Overflow => return Answer::refused(Refusal::Overflow),
+                        Commit::Overflow if room_for.is_none() => {
+                            return dispatch_with_room::<POLICY>(region, request, rng);
+                        }
+                        Commit::Moved | Commit::Overflow => {}
                     }
                 }
             }

@@ -66,7 +66,7 @@ impl Poll {
 
     /// Publishes the answer. Covered workers that are not in it have no load afterwards; other
     /// workers' loads stay. Returns the number of rejected entries: of workers that it does not
-    /// cover, second ones of a worker, those whose tokens are `u64::MAX`, and those of workers
+    /// cover, those after a worker's first valid one, those whose tokens are `u64::MAX`, and those of workers
     /// whose stored report is of a poll that began later. Takes the writer lock; does not allocate.
     ///
     /// # Errors

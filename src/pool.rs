@@ -74,14 +74,15 @@ impl Pool {
     /// Makes an empty pool. Allocates all that it will ever need, in proportion to the capacity.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value out of range, [`Error::Io`] without random numbers.
+    /// [`Error::Invalid`] for a value out of range, [`Error::Io`] without random numbers or memory.
     pub fn new(config: PoolConfig) -> Result<Self, Error> {
         if config.capacity == 0 || config.capacity > MAX_CAPACITY {
             return Err(Error::invalid("capacity", config.capacity, "1 to 65535"));
         }
         let tuning = config.tuning.check()?;
-        let random = || sync::entropy().map_err(|error| Error::Io(error.to_string()));
-        let region = Region::new(config.capacity as usize);
+        let random = || sync::entropy().map_err(Error::no_entropy);
+        let region = Region::new(config.capacity as usize)
+            .ok_or_else(|| Error::no_memory(Self::bytes(config.capacity)))?;
 
         // Each slot starts at the pool's random generation, so ids of two pools don't meet.
         let generation = next_generation(random()?);
@@ -269,7 +270,7 @@ impl Pool {
 
     /// Replaces the loads of all active workers by this report, as if its poll had begun now.
     /// Workers that are not in it have no load afterwards. Returns the number of rejected entries:
-    /// of unknown workers, second ones of a worker, and those whose tokens are `u64::MAX`.
+    /// of unknown workers, those after a worker's first valid one, and those whose tokens are `u64::MAX`.
     /// Does not allocate.
     ///
     /// # Errors

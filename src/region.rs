@@ -97,14 +97,14 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// All words 0. Allocates [`Region::bytes`].
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self {
-            words: block::Block::new(Self::len(capacity)),
+    /// All words 0. Allocates [`Region::bytes`]; none if there is no memory for it.
+    pub(crate) fn new(capacity: usize) -> Option<Self> {
+        Some(Self {
+            words: block::Block::new(Self::len(capacity))?,
             capacity,
             ring: Self::ring(capacity),
             view_words: view::words(capacity),
-        }
+        })
     }
 
     fn len(capacity: usize) -> usize {
@@ -167,7 +167,7 @@ impl Region {
 #[cfg(not(loom))]
 mod block {
     use super::{AtomicU64, LINE};
-    use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
     use std::ptr::NonNull;
 
     /// Zeroed words on the heap, aligned to a line.
@@ -182,15 +182,11 @@ mod block {
     unsafe impl Sync for Block {}
 
     impl Block {
-        pub(super) fn new(len: usize) -> Self {
+        pub(super) fn new(len: usize) -> Option<Self> {
             assert!(len > 0);
-            let layout = Self::layout(len);
             // SAFETY: the layout's size is not 0.
-            let words = unsafe { alloc_zeroed(layout) };
-            match NonNull::new(words.cast()) {
-                Some(words) => Self { words, len },
-                None => handle_alloc_error(layout),
-            }
+            let words = unsafe { alloc_zeroed(Self::layout(len)) };
+            Some(Self { words: NonNull::new(words.cast())?, len })
         }
 
         fn layout(len: usize) -> Layout {
@@ -240,8 +236,8 @@ mod block {
     pub(super) struct Block(Vec<AtomicU64>);
 
     impl Block {
-        pub(super) fn new(len: usize) -> Self {
-            Self((0..len).map(|_| AtomicU64::new(0)).collect())
+        pub(super) fn new(len: usize) -> Option<Self> {
+            Some(Self((0..len).map(|_| AtomicU64::new(0)).collect()))
         }
 
         pub(super) fn first<const N: usize>(&self) -> &[AtomicU64; N] {
@@ -265,7 +261,7 @@ mod tests {
     #[test]
     fn parts_do_not_overlap_and_end_with_the_block() {
         for capacity in [1, 2, 3, 8, 1024, 65_535] {
-            let region = Region::new(capacity);
+            let region = Region::new(capacity).unwrap();
             let start = |words: &[AtomicU64]| words.as_ptr() as usize;
             let end = |words: &[AtomicU64]| start(words) + size_of_val(words);
             let line = |slot| region.slot(slot).unwrap().as_slice();
@@ -289,7 +285,7 @@ mod tests {
     /// Case 44.
     #[test]
     fn neighbouring_counters_are_128_bytes_apart() {
-        let region = Region::new(2);
+        let region = Region::new(2).unwrap();
         let [a, b] = [0, 1].map(|slot| &raw const region.slot(slot).unwrap()[slot::WORD] as usize);
         assert_eq!(b - a, 128);
     }

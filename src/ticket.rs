@@ -249,7 +249,8 @@ pub(crate) fn retarget(
         return Err(anomaly(region));
     }
     if worker == ticket.worker() {
-        return Ok(());
+        let open = Slot::of(region, worker.slot()).is_some_and(|slot| !slot.word().is_closed());
+        return if open { Ok(()) } else { Err(Refusal::Unknown) };
     }
     let there = begin(region, worker, ticket.tokens())?;
     if uncount(region, ticket.worker(), ticket.tokens()).is_none() {

@@ -137,7 +137,8 @@ fn check_max_in_flight(max_in_flight: u32) -> Result<(), Error> {
 
 fn check_label(label: &str) -> Result<(), Error> {
     if label.len() > MAX_LABEL || label.contains('\0') {
-        let value = format!("{:?} ({} bytes)", label, label.len());
+        let start: String = label.chars().take(64).collect();
+        let value = format!("{start:?}… ({} bytes)", label.len());
         return Err(Error::invalid("label", value, "at most 255 bytes, none of them 0"));
     }
     Ok(())

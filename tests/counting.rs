@@ -489,3 +489,26 @@ fn case_48_most_tokens_in_flight() {
     pool.finish(away).unwrap();
     assert_eq!((before(), anomalies(&pool)), ((vec![0, 0], 0, 0), 0));
 }
+
+/// A worker without room for a request's tokens, or for one more request, is passed over while
+/// another has room.
+#[test]
+fn case_48_a_full_worker_does_not_stop_the_others() {
+    for policy in Policy::ALL {
+        let pool = Pool::new(evenkeel::PoolConfig { seed: 1, ..Default::default() }).unwrap();
+        let full_of_tokens = pool.add(0, WorkerConfig::default()).unwrap();
+        let full_of_requests = pool.add(1, WorkerConfig::default()).unwrap();
+        let free = pool.add(2, WorkerConfig::default()).unwrap();
+        let _stays = pool.begin(full_of_tokens, u32::MAX).unwrap();
+        for _ in 0..evenkeel::MAX_IN_FLIGHT {
+            let _stays = pool.begin(full_of_requests, 0).unwrap();
+        }
+        let request = Request { policy: Some(policy), tokens: 1, ..Request::default() };
+        for _ in 0..100 {
+            assert_eq!(pool.dispatch(&request).unwrap().worker(), free, "{policy}");
+        }
+        let others = Request { excluded: &[free], ..request };
+        assert_eq!(pool.dispatch(&others), Err(Error::Overflow), "{policy}");
+        assert_eq!(pool.totals().unwrap().anomalies, 0);
+    }
+}

@@ -512,7 +512,7 @@ fn case_16_set_members_with_one_key_replaced() {
 
 #[test]
 fn case_16_set_members_that_fails_changes_nothing() {
-    let pool = small_pool(3);
+    let pool = small_pool(4);
     let workers = [0, 1, 2].map(|key| add(&pool, key));
     hold(&pool, workers[2], 1);
     let before = (pool.stats(), pool.totals());
@@ -520,15 +520,15 @@ fn case_16_set_members_that_fails_changes_nothing() {
     let heavy = bad(WorkerConfig { weight: 1_000_001, ..WorkerConfig::default() });
     let wide = bad(WorkerConfig { max_in_flight: 1 << 20, ..WorkerConfig::default() });
     for members in [
-        [(0, None), (1, None), heavy].as_slice(),
-        &[(0, None), wide],
+        [(5, None), (1, None), heavy].as_slice(),
+        &[(5, None), wide],
         &[(0, None), (5, None), (0, None)],
-        // Though workers 1 and 2 would leave, their slots are not vacant yet.
-        &[(0, None), (8, None)],
+        // One would fit, but not both, though two others would leave: their slots aren't vacant yet.
+        &[(0, None), (8, None), (9, None)],
     ] {
         assert!(matches!(
             pool.set_members(members),
-            Err(Error::Invalid(_) | Error::Full { capacity: 3 })
+            Err(Error::Invalid(_) | Error::Full { capacity: 4 })
         ));
         assert_eq!((pool.stats(), pool.totals()), before);
     }
@@ -661,4 +661,30 @@ fn case_46_forged_ids() {
     for stats in pool.stats().unwrap() {
         assert_eq!((stats.in_flight, stats.tokens), (0, 0));
     }
+}
+
+#[test]
+fn a_request_does_not_move_to_the_draining_worker_that_it_is_on() {
+    let pool = Pool::new(PoolConfig::default()).unwrap();
+    let worker = pool.add(0, WorkerConfig::default()).unwrap();
+    let mut ticket = pool.begin(worker, 1).unwrap();
+    assert_eq!(pool.retarget(&mut ticket, worker), Ok(()));
+    pool.remove(worker).unwrap();
+    assert_eq!(pool.retarget(&mut ticket, worker), Err(Error::Unknown { worker }));
+    pool.finish(ticket).unwrap();
+}
+
+/// Ids come from the operating system, never from a seed.
+#[test]
+fn case_02_pools_of_one_seed_do_not_know_each_others_tickets() {
+    let [one, other] =
+        [(); 2].map(|()| Pool::new(PoolConfig { seed: 7, ..PoolConfig::default() }).unwrap());
+    for pool in [&one, &other] {
+        let worker = pool.add(0, WorkerConfig::default()).unwrap();
+        let _stays = pool.begin(worker, 0).unwrap();
+    }
+    let ticket = one.dispatch(&Request::default()).unwrap();
+    let stale = other.finish(ticket).unwrap_err();
+    assert_eq!(other.totals().unwrap().in_flight, 1);
+    one.finish(stale.ticket).unwrap();
 }

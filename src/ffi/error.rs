@@ -31,11 +31,11 @@ pub enum ek_status {
     EK_ERR_STALE = -8,
     /// A count would not fit.
     EK_ERR_OVERFLOW = -9,
-    /// Another thread has been changing the pool for over one second.
+    /// Other threads kept changing the pool for one second.
     EK_ERR_BUSY = -10,
     /// A struct is larger than this library's, and what is beyond isn't 0.
     EK_ERR_VERSION = -11,
-    /// The operating system gave no random numbers.
+    /// The operating system gave no random numbers, or no memory for the pool.
     EK_ERR_IO = -12,
     /// A fault inside the library. The pool stays usable.
     EK_ERR_PANIC = -13,

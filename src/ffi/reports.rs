@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 ///
 /// Parameters: pool. loads: count of them. load_size: the distance between two of them, in bytes.
 /// count: 0: clears all loads. out_rejected: gets the number of rejected entries: of unknown
-/// workers, second ones of a worker, and those whose tokens are UINT64_MAX.
+/// workers, those after a worker's first valid one, and those whose tokens are UINT64_MAX.
 /// Returns: EK_OK; EK_ERR_NULL; EK_ERR_INVALID for a size that is none; EK_ERR_VERSION;
 /// EK_ERR_BUSY.
 /// Ownership: nothing is kept.

@@ -188,7 +188,7 @@ pub(crate) type Rng = Xoshiro256PlusPlus;
 
 /// Uniform below `n`, to within n / 2⁶⁴.
 #[inline]
-fn below(rng: &mut Rng, n: usize) -> usize {
+pub(crate) fn below(rng: &mut Rng, n: usize) -> usize {
     ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
 }
 
@@ -202,12 +202,14 @@ struct Scope<'a> {
     allowed: Option<&'a [u64]>,
     /// A dispatch, which caps bind; a pick is advice.
     counting: bool,
+    /// Only workers that have room for a request of so many tokens.
+    room_for: Option<u32>,
 }
 
 impl<'a> Scope<'a> {
     #[inline(always)]
     fn plain(view: View<'a>, counting: bool) -> Self {
-        Self { view, excluded: &[], allowed: None, counting }
+        Self { view, excluded: &[], allowed: None, counting, room_for: None }
     }
 }
 
@@ -241,6 +243,9 @@ impl Scope<'_> {
         }
         if self.counting && word.in_flight() >= self.view.cap(slot) {
             return Err(Refusal::Saturated);
+        }
+        if self.room_for.is_some_and(|tokens| word.with_request(tokens).is_none()) {
+            return Err(Refusal::Overflow);
         }
         Ok(word)
     }
@@ -366,6 +371,12 @@ fn nth_bit(word: u64, n: usize) -> usize {
 const FEW_EXCLUDED: usize = 4;
 
 impl Request<'_> {
+    /// Whether the request's lists allow this worker.
+    pub(crate) fn allows(&self, worker: WorkerId) -> bool {
+        self.candidates.is_none_or(|candidates| candidates.contains(&worker))
+            && !self.excluded.contains(&worker)
+    }
+
     /// Leaves the choice among all workers.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
@@ -392,16 +403,17 @@ macro_rules! by_policy {
 }
 pub(crate) use by_policy;
 
-/// Chooses a worker, to be counted or as advice. The caller checks that the view was whole before
-/// it acts on the result.
+/// Chooses a worker, to be counted or as advice; with `room_for` only where a request of so many
+/// tokens fits. The caller checks that the view was whole before it acts on the result.
 #[inline(always)]
 pub(crate) fn choose<const POLICY: u32, const PLAIN: bool>(
     view: View<'_>,
     request: &Request<'_>,
     counting: bool,
+    room_for: Option<u32>,
     rng: &mut Rng,
 ) -> Result<Choice, Refusal> {
-    let plain = Scope::plain(view, counting);
+    let plain = Scope { room_for, ..Scope::plain(view, counting) };
     if PLAIN {
         return choose_in::<POLICY, PLAIN>(plain, rng);
     }

@@ -583,10 +583,7 @@ impl State {
     }
 }
 
-fn unbeaten<'a>(
-    workers: Vec<&'a Worker>,
-    compare: fn(&Worker, &Worker) -> Ordering,
-) -> Vec<&'a Worker> {
+fn unbeaten(workers: Vec<&Worker>, compare: fn(&Worker, &Worker) -> Ordering) -> Vec<&Worker> {
     let Some(&best) = workers.iter().min_by(|a, b| compare(a, b)) else { return workers };
     workers.into_iter().filter(|worker| compare(worker, best) == Ordering::Equal).collect()
 }
