@@ -234,13 +234,13 @@ fn round_robin_dispatches_are_spread_evenly() {
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                for _ in 0..7 * 500 {
+                for _ in 0..7 * 5000 {
                     let _ = pool.dispatch(&by(Policy::RoundRobin)).unwrap();
                 }
             });
         }
     });
-    assert_eq!(counts(&pool), [500 * THREADS as u32; 7]);
+    assert_eq!(counts(&pool), [5000 * THREADS as u32; 7]);
 }
 
 /// However a request gets there: by any policy, chosen elsewhere, or moved.

@@ -45,7 +45,7 @@ fn wait(child: libc::pid_t) -> i32 {
     status
 }
 
-/// Lets the other threads of a scope end, also if this one fails.
+/// Lets the other thread of a scope end, also if this one fails.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -76,6 +76,16 @@ fn use_all(pool: &Pool, picker: &mut Picker, poll: &mut Poll) -> Result<(), Erro
     pool.publish(&[load(worker, 1)])?;
     poll.begin()?;
     poll.publish(&[load(worker, 2)])?;
+    // Whoever is active is in the view that was just published.
+    for key in 0..COMING_AND_GOING {
+        match pool.find(key) {
+            Ok(worker) => {
+                let candidates = Some(&[worker][..]);
+                pool.finish(pool.dispatch(&Request { candidates, ..Request::default() })?)?;
+            }
+            Err(error) => assert!(key >= KEPT && error == Error::UnknownKey { key }),
+        }
+    }
 
     let new = pool.add(u64::MAX, WorkerConfig::default())?;
     let only_new = Request { candidates: Some(&[new]), ..Request::default() };
@@ -88,16 +98,6 @@ fn use_all(pool: &Pool, picker: &mut Picker, poll: &mut Poll) -> Result<(), Erro
     pool.remove(new)?;
     assert_eq!(pool.find(u64::MAX), Err(Error::UnknownKey { key: u64::MAX }));
     pool.finish(ticket)?;
-    // Whoever is active is in the view.
-    for key in 0..COMING_AND_GOING {
-        match pool.find(key) {
-            Ok(worker) => {
-                let candidates = Some(&[worker][..]);
-                pool.finish(pool.dispatch(&Request { candidates, ..Request::default() })?)?;
-            }
-            Err(error) => assert!(key >= KEPT && error == Error::UnknownKey { key }),
-        }
-    }
     assert_eq!(pool.totals()?.in_flight, before);
     Ok(())
 }
@@ -114,25 +114,26 @@ fn a_child_forked_in_the_middle_of_changes_goes_on() {
     let mut picker = pool.picker(1).unwrap();
     let mut poll = pool.poll(None);
 
-    let publish = || assert_eq!(pool.publish(&loads), Ok(0));
-    let change_members = || {
+    let change = || {
+        assert_eq!(pool.publish(&loads), Ok(0));
         pool.set_members(&members).unwrap();
-        let worker = pool.find(KEPT).unwrap();
-        pool.finish(pool.begin(worker, 3).unwrap()).unwrap();
-        pool.remove(worker).unwrap();
-        pool.add(KEPT, WorkerConfig::default()).unwrap();
+        // Most of a removal's time its worker is on its way out.
+        for key in KEPT..COMING_AND_GOING {
+            let worker = pool.find(key).unwrap();
+            pool.finish(pool.begin(worker, 3).unwrap()).unwrap();
+            pool.remove(worker).unwrap();
+            pool.add(key, WorkerConfig::default()).unwrap();
+        }
         pool.set_members(&members[..KEPT as usize]).unwrap();
     };
     let done = AtomicBool::new(false);
-    let until_done = |change: &dyn Fn()| {
-        while !done.load(Ordering::Relaxed) {
-            change();
-        }
-    };
     let failed = thread::scope(|scope| {
         let _done = SetOnDrop(&done);
-        scope.spawn(|| until_done(&publish));
-        scope.spawn(|| until_done(&change_members));
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                change();
+            }
+        });
         let fork_once = |_| {
             wait(fork(|| match use_all(&pool, &mut picker, &mut poll) {
                 Ok(()) => 0,
@@ -159,17 +160,17 @@ impl Choices {
 
     fn draw(pool: &Pool, picker: &mut Picker, seeded: &mut Picker) -> Self {
         let request = Request { policy: Some(Policy::Random), ..Request::default() };
-        let slot = |worker: Result<WorkerId, Error>| worker.unwrap().slot() as u8;
         let mut new_picker = pool.picker(0).unwrap();
         let mut new_seeded = pool.picker(5).unwrap();
+        let slots = |pick: &mut dyn FnMut() -> Result<WorkerId, Error>| {
+            std::array::from_fn(|_| pick().unwrap().slot() as u8)
+        };
         let mut drawn = [[0; 32]; 5];
-        for at in 0..32 {
-            drawn[Self::THREAD][at] = slot(pool.pick(&request));
-            drawn[Self::PICKER][at] = slot(picker.pick(&request));
-            drawn[Self::NEW_PICKER][at] = slot(new_picker.pick(&request));
-            drawn[Self::SEEDED][at] = slot(seeded.pick(&request));
-            drawn[Self::NEW_SEEDED][at] = slot(new_seeded.pick(&request));
-        }
+        drawn[Self::THREAD] = slots(&mut || pool.pick(&request));
+        drawn[Self::PICKER] = slots(&mut || picker.pick(&request));
+        drawn[Self::NEW_PICKER] = slots(&mut || new_picker.pick(&request));
+        drawn[Self::SEEDED] = slots(&mut || seeded.pick(&request));
+        drawn[Self::NEW_SEEDED] = slots(&mut || new_seeded.pick(&request));
         Self(drawn)
     }
 

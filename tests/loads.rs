@@ -422,16 +422,17 @@ fn case_35_polls_of_two_engines_overlap() {
     assert_eq!((live_tokens(&pool, a), live_tokens(&pool, b)), (111, 2222));
 }
 
-/// A report counts as a whole: one has a alone, the next b alone, and so no dispatch finds neither
-/// with a load, which would let the idle third compete. Publishing neither waits for those that
-/// choose nor they for it, also on the thread that holds a picker.
+/// A report counts as a whole: some have the first half alone, some the second half alone, and
+/// so no dispatch finds neither with a load, which would let the idle one compete. Publishing
+/// neither waits for those that choose nor they for it, also on the thread that holds a picker.
 #[test]
 fn case_36_publish_beside_choices() {
-    let pool = Pool::new(PoolConfig { capacity: 8, ..PoolConfig::default() }).unwrap();
-    let [a, b, idle] = [0, 1, 2].map(|key| add(&pool, key));
-    hold(&pool, a, 10);
-    hold(&pool, b, 10);
-    report(&pool, &[(a, 1)]);
+    let (pool, mut workers) = pool_of(513);
+    let idle = workers.pop().unwrap();
+    workers.iter().for_each(|&worker| hold(&pool, worker, 1));
+    let half = |at: usize| workers[at * 256..][..256].iter().map(|&worker| load(worker, 1));
+    let halves = [0, 1].map(|at| half(at).collect::<Vec<_>>());
+    assert_eq!(pool.publish(&halves[1]), Ok(0));
     let (done, line) = (AtomicBool::new(false), StartingLine::new(4));
     thread::scope(|scope| {
         for seed in 1..=3 {
@@ -449,14 +450,16 @@ fn case_36_publish_beside_choices() {
         let _until = Until(&done);
         line.wait();
         let mut own = pool.picker(36).unwrap();
-        for round in 0..100_000 {
-            report(&pool, &[([a, b][round % 2], round as u64)]);
+        for round in 0..60_000 {
+            // Four at a time, as many as the ring has buffers: each is overwritten by the other half.
+            assert_eq!(pool.publish(&halves[round / 4 % 2]), Ok(0));
             if round % 16 == 0 {
                 pool.finish(own.dispatch(&by(LEAST)).unwrap()).unwrap();
             }
         }
     });
-    assert_eq!((counts(&pool), rejected(&pool)), (vec![10, 10, 0], 0));
+    let all_held = counts(&pool);
+    assert_eq!((all_held[..512].to_vec(), all_held[512], rejected(&pool)), (vec![1; 512], 0, 0));
 }
 
 #[test]

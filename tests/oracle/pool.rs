@@ -288,7 +288,7 @@ impl Oracle {
     /// it allows.
     pub fn pick(&self, request: &Request<'_>, picked: &Answer<WorkerId>) -> Vec<WorkerId> {
         let mut state = self.state();
-        match (state.may_choose(request, false), picked) {
+        match (state.may_choose(request, false, None), picked) {
             (Ok(allowed), Ok(picked)) => {
                 assert!(allowed.contains(picked), "picked {picked}, allowed {allowed:?}");
                 state.chosen(request, *picked);
@@ -302,7 +302,26 @@ impl Oracle {
     /// Takes the worker of the dispatch's ticket, and fails unless its policy's rule allows it.
     pub fn dispatch(&self, request: &Request<'_>, dispatched: &Answer<WorkerId>) {
         let mut state = self.state();
-        match (state.may_choose(request, true), dispatched) {
+        let expected = match state.may_choose(request, true, None) {
+            Ok(mut allowed) => {
+                let mut is_full = |id: &WorkerId| {
+                    let tokens = state.known(*id).unwrap().tokens;
+                    tokens.checked_add(request.tokens).is_none()
+                };
+                let full: Vec<WorkerId> = allowed.extract_if(.., |id| is_full(id)).collect();
+                // The turn was that one's, also where it has no room.
+                if let ([only], []) = (&full[..], &allowed[..]) {
+                    state.chosen(request, *only);
+                }
+                match (full.is_empty(), state.may_choose(request, true, Some(request.tokens))) {
+                    (true, _) => Ok(allowed),
+                    (false, Ok(with_room)) => Ok([allowed, with_room].concat()),
+                    (false, Err(refusal)) => Err(refusal),
+                }
+            }
+            refused => refused,
+        };
+        match (expected, dispatched) {
             (Ok(allowed), Ok(worker)) => {
                 assert!(allowed.contains(worker), "dispatched to {worker}, allowed {allowed:?}");
                 state.chosen(request, *worker);
@@ -310,17 +329,7 @@ impl Oracle {
                 worker.tokens = worker.tokens.checked_add(request.tokens).expect("they fit");
                 worker.in_flight += 1;
             }
-            (Ok(allowed), Err(Refusal::Other(Error::Overflow))) => {
-                let full = |id: &WorkerId| {
-                    let tokens = state.known(*id).unwrap().tokens;
-                    tokens.checked_add(request.tokens).is_none()
-                };
-                let full: Vec<WorkerId> = allowed.into_iter().filter(full).collect();
-                assert!(!full.is_empty(), "no allowed worker has too many tokens");
-                if let [only] = full[..] {
-                    state.chosen(request, only);
-                }
-            }
+            (Err(Error::Overflow), Err(Refusal::Other(Error::Overflow))) => {}
             (Err(Error::Saturated), Err(Refusal::Other(Error::Saturated))) => {
                 state.totals.saturated += 1;
             }
@@ -367,6 +376,7 @@ impl Oracle {
         if state.known(from).is_none_or(|worker| worker.in_flight == 0) {
             return state.stale();
         }
+        state.active(to)?;
         if to != from {
             state.begin(to, carried)?;
             state.end(from, carried);
@@ -516,8 +526,14 @@ impl State {
         }
     }
 
-    /// The workers that the rule of the request's policy allows.
-    fn may_choose(&self, request: &Request<'_>, counting: bool) -> Result<Vec<WorkerId>, Error> {
+    /// The workers that the rule of the request's policy allows; of those that have room for so
+    /// many tokens.
+    fn may_choose(
+        &self,
+        request: &Request<'_>,
+        counting: bool,
+        room_for: Option<u32>,
+    ) -> Result<Vec<WorkerId>, Error> {
         let mut eligible: Vec<&Worker> = (self.workers.iter())
             .filter(|worker| worker.active && worker.vetoes == Vetoes::NONE && worker.weight > 0)
             .filter(|worker| request.candidates.is_none_or(|ids| ids.contains(&worker.id)))
@@ -526,9 +542,13 @@ impl State {
         if eligible.is_empty() {
             return Err(Error::Empty);
         }
+        let all = eligible.len();
         eligible.retain(|worker| !counting || !worker.is_at_cap());
+        let below_cap = eligible.len();
+        eligible
+            .retain(|worker| room_for.is_none_or(|more| worker.tokens.checked_add(more).is_some()));
         if eligible.is_empty() {
-            return Err(Error::Saturated);
+            return Err(if below_cap < all { Error::Saturated } else { Error::Overflow });
         }
         let allowed = match request.policy.unwrap_or(self.tuning.policy) {
             Policy::RoundRobin => self.next_slot(eligible),
