@@ -143,7 +143,8 @@ impl Pool {
 
     /// Adds a worker, or revives one of this key that is draining: it keeps its id and its
     /// requests, gets this configuration and has no load. With [`WorkerConfig::fresh`] it is a new
-    /// worker in any case.
+    /// worker in any case. Each change of members writes the view anew: for many workers at once
+    /// there is [`Pool::set_members`].
     ///
     /// # Errors
     /// [`Error::Exists`] if an active worker has the key, [`Error::Full`], [`Error::Invalid`].

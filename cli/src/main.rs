@@ -39,7 +39,11 @@ enum Command {
 /// running batch of the busiest rank, for which every decode step waits.
 #[derive(Args)]
 struct SimulateOptions {
-    /// AgentX file to replay, one session a line [default: a built-in synthetic workload]
+    /// AgentX file to replay [default: a built-in synthetic workload]
+    ///
+    /// One session a line: {"req":[[start_s, input_tokens, output_tokens, cached_input_tokens,
+    /// api_time_s, think_time_s], …]}, times in seconds or null. Other fields and objects of
+    /// sub-agents are ignored.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 

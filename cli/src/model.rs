@@ -6,9 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use evenkeel::{
-    Error, Load, Picker, Policy, Poll, Pool, PoolConfig, Request, Ticket, WorkerConfig, WorkerId,
-};
+use evenkeel::{Error, Load, Picker, Policy, Poll, Pool, PoolConfig, Request, Ticket, WorkerId};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -166,13 +164,17 @@ impl<'a> Simulation<'a> {
             seed: setup.seed,
             ..PoolConfig::default()
         })?;
-        let mut ranks = (0..setup.ranks)
-            .map(|rank| {
-                let worker = pool.add(rank.into(), WorkerConfig::default())?;
-                Ok(Rank { worker, outstanding: 0, running: 0, kv: 0, waiting_tokens: 0 })
+        let members: Vec<_> = (0..setup.ranks).map(|rank| (rank.into(), None)).collect();
+        pool.set_members(&members)?;
+        let ranks = (pool.stats()?.iter())
+            .map(|stats| Rank {
+                worker: stats.worker,
+                outstanding: 0,
+                running: 0,
+                kv: 0,
+                waiting_tokens: 0,
             })
-            .collect::<Result<Vec<_>, Error>>()?;
-        ranks.sort_by_key(|rank| rank.worker.slot());
+            .collect();
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(setup.seed);
         let sessions = (0..setup.concurrency)
             .map(|_| {

@@ -1,4 +1,5 @@
-//! Reads AgentX traces in the compact form: one session a line, its requests as arrays.
+//! Reads AgentX traces in the compact form: one session a line, its requests as arrays
+//! `[start_s, input_tokens, output_tokens, cached_input_tokens, api_time_s, think_time_s]`.
 
 use std::fmt;
 use std::fs::File;
@@ -75,7 +76,9 @@ pub fn read_agentx(path: &Path) -> Result<Vec<Conversation>> {
     for (index, line) in BufReader::new(file).lines().enumerate() {
         let conversation = line
             .map_err(Into::into)
-            .and_then(|line| parse_session(&line))
+            .and_then(
+                |line| if line.trim().is_empty() { Ok(Vec::new()) } else { parse_session(&line) },
+            )
             .with_context(|| format!("{name}:{}", index + 1))?;
         conversations.push(conversation);
     }
