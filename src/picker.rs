@@ -59,7 +59,8 @@ impl Pool {
     /// Chooses a worker and counts the request on it, in one step. Lock-free, does not allocate.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::Saturated`], [`Error::Overflow`].
+    /// [`Error::Empty`], [`Error::Saturated`], and [`Error::Overflow`] if no eligible worker has room
+    /// for the request's tokens.
     pub fn dispatch(&self, request: &Request<'_>) -> Result<Ticket, Error> {
         with_thread_rng(|rng| dispatch(self.region(), request, rng))
     }
