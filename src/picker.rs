@@ -3,7 +3,7 @@
 use crate::error::{Error, Refusal};
 use crate::id::WorkerId;
 use crate::in_flight::InFlight;
-use crate::policy::{Policy, Request, Rng, below, by_policy, choose};
+use crate::policy::{Request, Rng, below, by_policy, choose, choose_quickly};
 use crate::pool::{Lease, Pool, Shared};
 use crate::region::{Region, header};
 use crate::snapshot::View;
@@ -62,7 +62,7 @@ impl Pool {
     /// [`Error::Empty`], [`Error::Saturated`], and [`Error::Overflow`] if no eligible worker has room
     /// for the request's tokens.
     pub fn dispatch(&self, request: &Request<'_>) -> Result<Ticket, Error> {
-        with_thread_rng(|rng| dispatch(self.region(), request, rng))
+        with_thread_rng(|rng| dispatch(self.region(), request, rng).ticket())
     }
 }
 
@@ -84,7 +84,7 @@ impl Picker {
     #[inline]
     pub fn dispatch(&mut self, request: &Request<'_>) -> Result<Ticket, Error> {
         self.draw_anew_after_fork()?;
-        dispatch(&self.shared.region, request, &mut self.rng).map_err(no_worker)
+        dispatch(&self.shared.region, request, &mut self.rng).ticket().map_err(no_worker)
     }
 
     /// As [`Pool::guard_owned`].
@@ -128,26 +128,52 @@ fn with_thread_rng<R>(run: impl FnOnce(&mut Rng) -> Result<R, Refusal>) -> Resul
     })
 }
 
+/// Requests without lists have functions of their own, and what those need of them comes in
+/// registers: a caller that is inlined need not have such a request in memory. So the request is
+/// copied where it has lists.
 #[inline]
 pub(crate) fn pick(
     region: &Region,
     request: &Request<'_>,
     rng: &mut Rng,
 ) -> Result<WorkerId, Refusal> {
-    by_policy!(region, request, pick_by(region, request, rng))
+    let policy = request.policy_in(region);
+    match request.is_plain() {
+        true => by_policy!(policy, pick_plain(region, rng)),
+        false => {
+            let request = *request;
+            by_policy!(policy, pick_by(region, &request, rng))
+        }
+    }
 }
 
-#[inline]
-pub(crate) fn dispatch(
-    region: &Region,
-    request: &Request<'_>,
-    rng: &mut Rng,
-) -> Result<Ticket, Refusal> {
-    by_policy!(region, request, dispatch_by(region, request, rng)).into()
+/// See [`pick`].
+#[inline(always)]
+pub(crate) fn dispatch(region: &Region, request: &Request<'_>, rng: &mut Rng) -> Answer {
+    let policy = request.policy_in(region);
+    match request.is_plain() {
+        true => by_policy!(policy, dispatch_plain(region, request.tokens, rng)),
+        false => {
+            let request = *request;
+            by_policy!(policy, dispatch_by(region, &request, rng))
+        }
+    }
 }
 
 #[inline(never)]
-fn pick_by<const POLICY: u32, const PLAIN: bool>(
+fn pick_plain<const POLICY: u32>(region: &Region, rng: &mut Rng) -> Result<WorkerId, Refusal> {
+    let view = View::newest(region);
+    if let Some(choice) = choose_quickly::<POLICY>(view, false, rng) {
+        let id = view.id(choice.position);
+        if view.is_whole() {
+            return Ok(id);
+        }
+    }
+    pick_by::<POLICY>(region, &Request::default(), rng)
+}
+
+#[inline(never)]
+fn pick_by<const POLICY: u32>(
     region: &Region,
     request: &Request<'_>,
     rng: &mut Rng,
@@ -155,7 +181,7 @@ fn pick_by<const POLICY: u32, const PLAIN: bool>(
     let mut retries = 0;
     loop {
         let view = View::newest(region);
-        let picked = choose::<POLICY, PLAIN>(view, request, false, None, rng)
+        let picked = choose::<POLICY>(view, request, false, None, rng)
             .map(|choice| view.id(choice.position));
         let settled = match picked {
             Ok(_) => view.is_whole(),
@@ -199,12 +225,60 @@ fn pick_any(region: &Region, request: &Request<'_>, rng: &mut Rng) -> Result<Wor
 }
 
 #[inline(never)]
-fn dispatch_by<const POLICY: u32, const PLAIN: bool>(
+fn dispatch_plain<const POLICY: u32>(region: &Region, tokens: u32, rng: &mut Rng) -> Answer {
+    try_plain::<POLICY>(region, tokens, rng)
+        .unwrap_or_else(|| dispatch_plain_again::<POLICY>(region, tokens, rng))
+}
+
+/// Apart from the first try, which so keeps to the registers.
+#[cold]
+#[inline(never)]
+fn dispatch_plain_again<const POLICY: u32>(region: &Region, tokens: u32, rng: &mut Rng) -> Answer {
+    loop {
+        if let Some(answer) = try_plain::<POLICY>(region, tokens, rng) {
+            return answer;
+        }
+    }
+}
+
+/// One try to dispatch a request without lists: none if the chosen worker is not what it was.
+#[inline(always)]
+fn try_plain<const POLICY: u32>(region: &Region, tokens: u32, rng: &mut Rng) -> Option<Answer> {
+    let view = View::newest(region);
+    let Some(choice) = choose_quickly::<POLICY>(view, true, rng) else {
+        return Some(dispatch_plain_by::<POLICY>(region, tokens, rng));
+    };
+    let id = view.id(choice.position);
+    if !view.is_whole() {
+        return None;
+    }
+    match commit::<POLICY>(&view, id, choice, tokens) {
+        Commit::Counted => Some(Answer::counted(id, tokens)),
+        Commit::Moved => None,
+        Commit::Overflow => Some(dispatch_plain_with_room::<POLICY>(region, tokens, rng)),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn dispatch_plain_by<const POLICY: u32>(region: &Region, tokens: u32, rng: &mut Rng) -> Answer {
+    dispatch_to::<POLICY>(region, &Request { tokens, ..Request::default() }, None, rng)
+}
+
+/// For the rare case that the chosen worker has no room: among those that have.
+#[cold]
+#[inline(never)]
+fn dispatch_plain_with_room<const POLICY: u32>(
     region: &Region,
-    request: &Request<'_>,
+    tokens: u32,
     rng: &mut Rng,
 ) -> Answer {
-    dispatch_to::<POLICY, PLAIN>(region, request, None, rng)
+    dispatch_to::<POLICY>(region, &Request { tokens, ..Request::default() }, Some(tokens), rng)
+}
+
+#[inline(never)]
+fn dispatch_by<const POLICY: u32>(region: &Region, request: &Request<'_>, rng: &mut Rng) -> Answer {
+    dispatch_to::<POLICY>(region, request, None, rng)
 }
 
 /// For the rare case that the chosen worker has no room: among those that have.
@@ -215,24 +289,23 @@ fn dispatch_with_room<const POLICY: u32>(
     request: &Request<'_>,
     rng: &mut Rng,
 ) -> Answer {
-    dispatch_to::<POLICY, false>(region, request, Some(request.tokens), rng)
+    dispatch_to::<POLICY>(region, request, Some(request.tokens), rng)
 }
 
 #[inline(always)]
-fn dispatch_to<const POLICY: u32, const PLAIN: bool>(
+fn dispatch_to<const POLICY: u32>(
     region: &Region,
     request: &Request<'_>,
     room_for: Option<u32>,
     rng: &mut Rng,
 ) -> Answer {
-    let exact = POLICY == Policy::LeastRequests as u32;
     loop {
         let view = View::newest(region);
-        match choose::<POLICY, PLAIN>(view, request, true, room_for, rng) {
+        match choose::<POLICY>(view, request, true, room_for, rng) {
             Ok(choice) => {
                 let id = view.id(choice.position);
                 if view.is_whole() {
-                    match commit(&view, id, choice, exact, request.tokens) {
+                    match commit::<POLICY>(&view, id, choice, request.tokens) {
                         Commit::Counted => return Answer::counted(id, request.tokens),
                         Commit::Overflow if room_for.is_none() => {
                             return dispatch_with_room::<POLICY>(region, request, rng);

@@ -139,10 +139,10 @@ impl Region {
         &self.words.first::<{ header::WORDS }>()[index]
     }
 
-    /// The line of a slot; none beyond the capacity.
+    /// The lines of all slots.
     #[inline]
-    pub(crate) fn slot(&self, slot: usize) -> Option<&[AtomicU64; LINE]> {
-        (slot < self.capacity).then(|| self.words.line(header::WORDS / LINE + slot))
+    pub(crate) fn slots(&self) -> &[[AtomicU64; LINE]] {
+        self.words.lines(header::WORDS / LINE, self.capacity)
     }
 
     pub(crate) fn record(&self, slot: usize) -> &[AtomicU64; record::WORDS] {
@@ -203,14 +203,14 @@ mod block {
             unsafe { self.words.cast().as_ref() }
         }
 
-        /// A line of the block, which has to reach so far.
+        /// So many lines of the block, which has to reach so far.
         #[inline]
-        pub(super) fn line(&self, line: usize) -> &[AtomicU64; LINE] {
-            debug_assert!((line + 1) * LINE <= self.len);
-            // SAFETY: `Region::slot` has checked the slot, and the block has a line for each.
-            let line = unsafe { self.words.add(line * LINE) };
+        pub(super) fn lines(&self, from: usize, count: usize) -> &[[AtomicU64; LINE]] {
+            debug_assert!((from + count) * LINE <= self.len);
+            // SAFETY: `Region::new` made the block with a line for each slot.
+            let lines = unsafe { self.words.add(from * LINE) };
             // SAFETY: as above, and the words live as long as `self`.
-            unsafe { line.cast().as_ref() }
+            unsafe { std::slice::from_raw_parts(lines.cast().as_ptr(), count) }
         }
 
         #[inline]
@@ -244,8 +244,8 @@ mod block {
             self.0.first_chunk().expect("a whole header")
         }
 
-        pub(super) fn line(&self, line: usize) -> &[AtomicU64; LINE] {
-            &self.0.as_chunks().0[line]
+        pub(super) fn lines(&self, from: usize, count: usize) -> &[[AtomicU64; LINE]] {
+            &self.0.as_chunks().0[from..][..count]
         }
 
         pub(super) fn all(&self) -> &[AtomicU64] {
@@ -264,12 +264,12 @@ mod tests {
             let region = Region::new(capacity).unwrap();
             let start = |words: &[AtomicU64]| words.as_ptr() as usize;
             let end = |words: &[AtomicU64]| start(words) + size_of_val(words);
-            let line = |slot| region.slot(slot).unwrap().as_slice();
+            let line = |slot: usize| region.slots()[slot].as_slice();
             let record = |slot| region.record(slot).as_slice();
             assert_eq!(region.header(header::WORDS - 1) as *const _ as usize + 8, start(line(0)));
             assert_eq!(start(line(0)) % 128, 0);
             assert_eq!(end(line(capacity - 1)), start(record(0)));
-            assert!(region.slot(capacity).is_none());
+            assert_eq!(region.slots().len(), capacity);
             assert!(end(record(capacity - 1)) <= start(region.keys()));
             assert!(end(region.keys()) <= start(region.view(0).0));
             for version in 1..RING {
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn neighbouring_counters_are_128_bytes_apart() {
         let region = Region::new(2).unwrap();
-        let [a, b] = [0, 1].map(|slot| &raw const region.slot(slot).unwrap()[slot::WORD] as usize);
+        let [a, b] = [0, 1].map(|slot| &raw const region.slots()[slot][slot::WORD] as usize);
         assert_eq!(b - a, 128);
     }
 }

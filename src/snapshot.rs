@@ -13,7 +13,7 @@
 
 use crate::id::WorkerId;
 use crate::region::{Region, header, record, view};
-use crate::sync::{AtomicU64, Ordering, RING, fence, now_coarse};
+use crate::sync::{AtomicU64, LINE, Ordering, RING, fence, now_coarse};
 use crate::worker::Slot;
 
 /// Tokens of a worker without a load.
@@ -36,6 +36,7 @@ pub(crate) struct View<'a> {
     late: u64,
     len: usize,
     arrays: &'a [AtomicU64],
+    slots: &'a [[AtomicU64; LINE]],
 }
 
 impl<'a> View<'a> {
@@ -49,11 +50,11 @@ impl<'a> View<'a> {
         let late = if expiry == NEVER { 0 } else { late(expiry) };
         // A head that is being overwritten may belong to another view; it still has to fit.
         let len = ((head & LEN_MASK) as usize).min(region.capacity());
-        Self { region, version, head, late, len, arrays }
+        Self { region, version, head, late, len, arrays, slots: region.slots() }
     }
 
     /// Whether all that was read of it so far is of one publish.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_whole(&self) -> bool {
         // E2 overwrite→check (acquire side)
         fence(Ordering::Acquire);
@@ -67,86 +68,94 @@ impl<'a> View<'a> {
         self.published() == self.version
     }
 
-    #[inline]
+    #[inline(always)]
     fn published(&self) -> u64 {
         self.region.header(header::VERSION).load(Ordering::Relaxed)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn region(&self) -> &'a Region {
         self.region
     }
 
+    /// The slot of a worker; none if no pool of this size has it.
+    #[inline(always)]
+    pub(crate) fn slot(&self, worker: WorkerId) -> Option<Slot<'a>> {
+        Slot::among(self.slots, worker.slot())
+    }
+
     /// Number of workers. They stand in the order of their slots.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_uniform(&self) -> bool {
         self.head & UNIFORM != 0
     }
 
     /// At this many requests in flight the worker takes no more. A cap that is newer than this view
     /// need not bind yet.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cap(&self, slot: Slot<'_>) -> u32 {
-        match self.head & CAPPED {
-            0 => u32::MAX,
-            _ => slot.config().cap(),
-        }
+        slot.cap_if(self.is_capped())
     }
 
-    /// Has equal weights, no caps, and no load that may have expired.
-    #[inline]
+    #[inline(always)]
+    pub(crate) fn is_capped(&self) -> bool {
+        self.head & CAPPED != 0
+    }
+
+    /// Has equal weights, and no load that may have expired.
+    #[inline(always)]
     pub(crate) fn is_simple(&self) -> bool {
-        self.head & (UNIFORM | CAPPED) == UNIFORM && self.late == 0
+        self.is_uniform() && self.late == 0
     }
 
     /// The same view, spelled so that the compiler leaves out the tests of what a simple one lacks.
     #[inline(always)]
     pub(crate) fn assume_simple(self) -> Self {
-        Self { head: self.head & !CAPPED | UNIFORM, late: 0, ..self }
+        Self { late: 0, ..self }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn id(&self, position: usize) -> WorkerId {
         WorkerId::from_raw(self.array(view::IDS, position))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn weight(&self, position: usize) -> u64 {
         self.array(view::WEIGHTS, position)
     }
 
     /// Polled tokens, or [`NO_LOAD`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tokens(&self, position: usize) -> u64 {
         self.unless_expired(position, self.array(view::TOKENS, position))
     }
 
     /// Ids and tokens of all workers in the order of their positions; the tokens still have to be
     /// passed through [`View::unless_expired`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ids_and_tokens(&self) -> (&'a [AtomicU64], &'a [AtomicU64]) {
         (self.whole_array(view::IDS), self.whole_array(view::TOKENS))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unless_expired(&self, position: usize, tokens: u64) -> u64 {
         let expired = self.late != 0 && self.array(view::EXPIRIES, position) <= self.late;
         if expired { NO_LOAD } else { tokens }
     }
 
-    #[inline]
+    #[inline(always)]
     fn whole_array(&self, array: usize) -> &'a [AtomicU64] {
-        &self.arrays[array * self.region.capacity()..][..self.len]
+        &self.arrays[array * self.slots.len()..][..self.len]
     }
 
-    #[inline]
+    #[inline(always)]
     fn array(&self, array: usize, position: usize) -> u64 {
-        self.arrays[array * self.region.capacity() + position].load(Ordering::Relaxed)
+        self.arrays[array * self.slots.len() + position].load(Ordering::Relaxed)
     }
 
     /// Where this worker stands, if it is in the view.
@@ -165,7 +174,7 @@ impl<'a> View<'a> {
     }
 
     fn position_of_slot(&self, slot: usize) -> Option<usize> {
-        if slot >= self.region.capacity() {
+        if slot >= self.slots.len() {
             return None;
         }
         let word = self.array(view::POSITIONS, slot / view::POSITIONS_A_WORD);

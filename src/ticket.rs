@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Refusal};
 use crate::id::WorkerId;
-use crate::policy::Choice;
+use crate::policy::{Choice, Policy};
 use crate::region::{Region, header};
 use crate::snapshot::View;
 use crate::sync::{AtomicU64, Ordering};
@@ -83,14 +83,12 @@ impl Answer {
     pub(crate) fn refused(refusal: Refusal) -> Self {
         Self { worker: 0, rest: refusal as u64 }
     }
-}
 
-impl From<Answer> for Result<Ticket, Refusal> {
     #[inline]
-    fn from(answer: Answer) -> Self {
-        match NonZeroU64::new(answer.worker) {
-            Some(worker) => Ok(Ticket { worker, tokens: answer.rest }),
-            None => Err(Refusal::from_number(answer.rest)),
+    pub(crate) fn ticket(self) -> Result<Ticket, Refusal> {
+        match NonZeroU64::new(self.worker) {
+            Some(worker) => Ok(Ticket { worker, tokens: self.rest }),
+            None => Err(Refusal::from_number(self.rest)),
         }
     }
 }
@@ -103,37 +101,56 @@ pub(crate) enum Commit {
     Overflow,
 }
 
-/// Counts a request on the chosen worker if it still is what was chosen; `exact`: only with the
-/// in_flight that it was chosen for. Of the view only what was read before it was found whole may
-/// be used.
+/// Counts a request on the chosen worker if it still is what was chosen; under least_requests only
+/// with the in_flight that it was chosen for. Of the view only what was read before it was found
+/// whole may be used.
 #[inline(always)]
-pub(crate) fn commit(
+pub(crate) fn commit<const POLICY: u32>(
     view: &View<'_>,
     id: WorkerId,
     choice: Choice,
-    exact: bool,
     tokens: u32,
 ) -> Commit {
-    let Some(slot) = Slot::of(view.region(), id.slot()) else {
+    let Some(slot) = view.slot(id) else {
         return Commit::Moved;
     };
-    let mut word = choice.word;
+    let Some(counted) = choice.word.with_request(tokens) else {
+        return Commit::Overflow;
+    };
+    match slot.exchange(choice.word, counted) {
+        Ok(()) if counted_successor(slot, id, tokens) => Commit::Moved,
+        Ok(()) => Commit::Counted,
+        // Without the view, which would have to be in memory for it.
+        Err(now) => commit_again::<POLICY>(slot, view.is_capped(), id, choice.word, now, tokens),
+    }
+}
+
+/// Where only the tokens moved, or the choice did not go by this count: again in place.
+#[cold]
+#[inline(never)]
+fn commit_again<const POLICY: u32>(
+    slot: Slot<'_>,
+    capped: bool,
+    id: WorkerId,
+    chosen: Word,
+    mut now: Word,
+    tokens: u32,
+) -> Commit {
+    let exact = POLICY == Policy::LeastRequests as u32;
     loop {
-        let Some(counted) = word.with_request(tokens) else {
-            return Commit::Overflow;
-        };
-        let now = match slot.exchange(word, counted) {
-            Ok(()) => break,
-            Err(now) => now,
-        };
-        // Only the tokens moved, or the choice did not go by this count: again in place.
-        let stays = !exact || now.in_flight() == word.in_flight();
-        if !stays || !now.is_open(id.generation()) || now.in_flight() >= view.cap(slot) {
+        let stays = !exact || now.in_flight() == chosen.in_flight();
+        if !stays || !now.is_open(id.generation()) || now.in_flight() >= slot.cap_if(capped) {
             return Commit::Moved;
         }
-        word = now;
+        let Some(counted) = now.with_request(tokens) else {
+            return Commit::Overflow;
+        };
+        match slot.exchange(now, counted) {
+            Ok(()) if counted_successor(slot, id, tokens) => return Commit::Moved,
+            Ok(()) => return Commit::Counted,
+            Err(other) => now = other,
+        }
     }
-    if counted_successor(slot, id, tokens) { Commit::Moved } else { Commit::Counted }
 }
 
 /// R4: if the tag went all the way round between choice and exchange, a successor was counted; its
@@ -191,8 +208,20 @@ pub(crate) fn end(region: &Region, worker: WorkerId, tokens: u32) -> Result<(), 
 #[inline]
 fn uncount(region: &Region, worker: WorkerId, tokens: u32) -> Option<Slot<'_>> {
     let slot = Slot::of(region, worker.slot())?;
+    uncount_from(region, slot, slot.word(), worker, tokens)
+}
+
+/// The same for who has read the slot's word already.
+#[inline]
+fn uncount_from<'a>(
+    region: &'a Region,
+    slot: Slot<'a>,
+    word: Word,
+    worker: WorkerId,
+    tokens: u32,
+) -> Option<Slot<'a>> {
     let mut whole = true;
-    slot.change(|word| {
+    slot.change_from(word, |word| {
         if !word.is_of(worker.generation()) || slot.generation() != worker.generation() {
             return None;
         }
@@ -272,12 +301,25 @@ fn is_in_flight(region: &Region, worker: WorkerId) -> bool {
 
 /// Ends the request of a ticket that lies in shared memory, and clears its worker: of several
 /// threads that end one ticket, exactly one succeeds (R6). On `Stale` the ticket is as before.
-pub(crate) fn end_shared(region: &Region, worker: &AtomicU64, tokens: u32) -> Result<(), Refusal> {
+#[inline]
+pub(crate) fn end_shared(region: &Region, ticket: &AtomicU64, tokens: u32) -> Result<(), Refusal> {
+    let worker = WorkerId::from_raw(ticket.load(Ordering::Relaxed));
+    let slot = Slot::of(region, worker.slot()).ok_or_else(|| anomaly(region))?;
+    // Read before the ticket is claimed: a processor reads nothing while it claims.
+    let word = slot.word();
     // Relaxed: whoever wins the exchange needs nothing that another finisher wrote.
-    let claimed = worker.swap(0, Ordering::Relaxed);
-    let ended = end(region, WorkerId::from_raw(claimed), tokens);
-    if ended.is_err() && claimed != 0 {
-        worker.store(claimed, Ordering::Relaxed);
+    let (claimed, relaxed) = (worker.raw(), Ordering::Relaxed);
+    if claimed == 0 || ticket.compare_exchange(claimed, 0, relaxed, relaxed).is_err() {
+        return Err(anomaly(region));
     }
-    ended
+    match uncount_from(region, slot, word, worker, tokens) {
+        Some(slot) => {
+            slot.count_finished(worker.generation());
+            Ok(())
+        }
+        None => {
+            ticket.store(claimed, Ordering::Relaxed);
+            Err(anomaly(region))
+        }
+    }
 }

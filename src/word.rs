@@ -52,7 +52,14 @@ impl Word {
 
     /// Open and of this generation: closed bit and tag in one comparison.
     pub(crate) fn is_open(self, generation: u64) -> bool {
-        (self.0 >> TAG_SHIFT) & STATE_MASK == generation & TAG_MASK
+        self.standing(generation) & STATE_MASK == 0
+    }
+
+    /// Requests in flight as a number to compare by, whose low 12 bits are 0 just if the worker is open
+    /// and of this generation. So equal to an eligible worker's is only another eligible one's.
+    #[inline]
+    pub(crate) fn standing(self, generation: u64) -> u64 {
+        self.0 >> TAG_SHIFT ^ generation & TAG_MASK
     }
 
     pub(crate) fn opened(self) -> Self {

@@ -245,7 +245,13 @@ impl<'a> Slot<'a> {
     /// None if no pool of this size has the slot.
     #[inline]
     pub(crate) fn of(region: &'a Region, slot: usize) -> Option<Self> {
-        region.slot(slot).map(Slot)
+        Self::among(region.slots(), slot)
+    }
+
+    /// The same for who keeps the lines of all slots at hand.
+    #[inline]
+    pub(crate) fn among(slots: &'a [[AtomicU64; LINE]], slot: usize) -> Option<Self> {
+        slots.get(slot).map(Slot)
     }
 
     #[inline]
@@ -281,8 +287,17 @@ impl<'a> Slot<'a> {
     /// Exchanges until one succeeds; none as soon as `change` refuses. Returns the word that was
     /// exchanged.
     #[inline]
-    pub(crate) fn change(self, mut change: impl FnMut(Word) -> Option<Word>) -> Option<Word> {
-        let mut word = self.word();
+    pub(crate) fn change(self, change: impl FnMut(Word) -> Option<Word>) -> Option<Word> {
+        self.change_from(self.word(), change)
+    }
+
+    /// The same for who has read the word already.
+    #[inline]
+    pub(crate) fn change_from(
+        self,
+        mut word: Word,
+        mut change: impl FnMut(Word) -> Option<Word>,
+    ) -> Option<Word> {
         loop {
             match self.exchange(word, change(word)?) {
                 Ok(()) => return Some(word),
@@ -304,6 +319,12 @@ impl<'a> Slot<'a> {
     #[inline]
     pub(crate) fn config(self) -> Config {
         Config(self.0[slot::CONFIG].load(Ordering::Relaxed))
+    }
+
+    /// At this many requests in flight it takes no more, if some worker has a cap.
+    #[inline]
+    pub(crate) fn cap_if(self, some_are_capped: bool) -> u32 {
+        if some_are_capped { self.config().cap() } else { u32::MAX }
     }
 
     pub(crate) fn set_config(self, config: Config) {

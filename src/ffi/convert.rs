@@ -83,13 +83,27 @@ pub(super) unsafe fn request<'a>(request: *const ek_request) -> Result<Request<'
         number => Some(policy(number)?),
     };
     let tokens = tokens(request.tokens)?;
+    if request.candidate_count == EK_ALL && request.excluded_count == 0 {
+        return Ok(Request { policy, tokens, candidates: None, excluded: &[] });
+    }
+    // SAFETY: the caller's promise.
+    let (candidates, excluded) = unsafe { lists(request) }?;
+    Ok(Request { policy, tokens, candidates, excluded })
+}
+
+/// # Safety
+/// As the header has it of a request.
+#[inline(never)]
+unsafe fn lists<'a>(
+    request: &ek_request,
+) -> Result<(Option<&'a [WorkerId]>, &'a [WorkerId]), Failed> {
     // SAFETY: the caller's promise.
     let candidates = unsafe { workers("candidates", request.candidates, request.candidate_count) }?;
     // SAFETY: the caller's promise.
     match unsafe { workers("excluded", request.excluded, request.excluded_count) }? {
-        Some(excluded) => Ok(Request { policy, tokens, candidates, excluded }),
+        Some(excluded) => Ok((candidates, excluded)),
         // Without all there is nobody.
-        None => Ok(Request { policy, tokens, candidates: Some(&[]), excluded: &[] }),
+        None => Ok((Some(&[]), &[])),
     }
 }
 

@@ -1,27 +1,92 @@
 //! `least_requests`: the fewest requests in flight over all eligible workers.
 
-use super::{Choice, Rng, Scope, below, compare_by_weight, contains, nth, with_set};
+use super::{Choice, Rng, Scope, Tuning, below, compare_by_weight, contains, nth, with_set};
 use crate::error::Refusal;
 use crate::id::WorkerId;
-use crate::snapshot::NO_LOAD;
+use crate::snapshot::{NO_LOAD, View};
+use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
 use crate::word::Word;
 use std::cmp::Ordering;
 
+/// Of workers of equal weight and without caps, if one is eligible.
 #[inline(always)]
-pub(super) fn choose<const PLAIN: bool>(
+pub(super) fn fewest(scope: Scope<'_>, rng: &mut Rng) -> Option<Choice> {
+    if scope.view.is_capped() || Tuning::of(scope.view.region()).unreported_compete {
+        return None;
+    }
+    with_set(scope.view.len(), |tied| scan_equal(scope, tied, rng))
+}
+
+/// As [`scan`], in half of its steps a worker.
+fn scan_equal(scope: Scope<'_>, tied: &mut [u64], rng: &mut Rng) -> Option<Choice> {
+    let view = scope.view;
+    let (ids, tokens) = view.ids_and_tokens();
+    loop {
+        let mut best = u128::MAX;
+        // The sets before this one are of a worse rank.
+        let mut from = 0;
+        for (at, ((ids, tokens), set)) in
+            ids.chunks(64).zip(tokens.chunks(64)).zip(&mut *tied).enumerate()
+        {
+            let before = best;
+            *set = best_of_64(view, ids, tokens, &mut best);
+            if best != before {
+                from = at;
+            }
+        }
+        let tied = &tied[from..];
+        let position = from * 64 + draw(tied, rng)?;
+        let id = view.id(position);
+        let word = view.slot(id)?.glance();
+        if !scope.counting || equal_rank(word, id, view.tokens(position)) == best {
+            return Some(Choice { position, word });
+        }
+    }
+}
+
+/// What workers of equal weight are compared by, in one number: whether there is no load, requests,
+/// and tokens; less is better. Equal to an eligible worker's is only another eligible one's.
+#[inline(always)]
+fn equal_rank(word: Word, id: WorkerId, tokens: u64) -> u128 {
+    let unreported = u64::from(tokens == NO_LOAD) << 63;
+    u128::from(unreported | word.standing(id.generation())) << 64 | u128::from(tokens)
+}
+
+/// The eligible ones that are as good as the best, a bit each: the best so far, or a better one
+/// among these. A function of its own, so that all it needs stays in registers.
+#[inline(never)]
+fn best_of_64(view: View<'_>, ids: &[AtomicU64], tokens: &[AtomicU64], best: &mut u128) -> u64 {
+    let mut fewest = *best;
+    let mut members = 0;
+    for (bit, (id, tokens)) in ids.iter().zip(tokens).enumerate() {
+        let id = WorkerId::from_raw(id.load(Relaxed));
+        let Some(slot) = view.slot(id) else { continue };
+        let word = slot.glance();
+        let rank = equal_rank(word, id, tokens.load(Relaxed));
+        if (rank >> 64) as u64 > (fewest >> 64) as u64 {
+            continue;
+        }
+        if rank == fewest {
+            members |= 1 << bit;
+        } else if rank < fewest && word.is_open(id.generation()) {
+            fewest = rank;
+            members = 1 << bit;
+        }
+    }
+    *best = fewest;
+    members
+}
+
+pub(super) fn choose(
     scope: Scope<'_>,
     unreported_compete: bool,
     rng: &mut Rng,
 ) -> Result<Choice, Refusal> {
-    let len = scope.view.len();
-    match unreported_compete {
-        false if PLAIN && scope.view.is_simple() => {
-            with_set(len, |tied| scan::<Equal, true>(scope, tied, rng))
-        }
-        false => with_set(len, |tied| scan::<ByWeight<false>, false>(scope, tied, rng)),
-        true => with_set(len, |tied| scan::<ByWeight<true>, false>(scope, tied, rng)),
-    }
+    with_set(scope.view.len(), |tied| match unreported_compete {
+        false => scan::<ByWeight<false>>(scope, tied, rng),
+        true => scan::<ByWeight<true>>(scope, tied, rng),
+    })
 }
 
 /// What workers are compared by; less is better.
@@ -32,36 +97,6 @@ trait Rank: Copy {
     fn compare(self, other: Self) -> Ordering;
     /// Breaks those ties that need to know all that are tied. The set starts at position `from`.
     fn narrow(_scope: &Scope<'_>, _from: usize, _tied: &mut [u64]) {}
-}
-
-/// Of equal weights.
-#[derive(Clone, Copy)]
-struct Equal {
-    /// Requests; all that have no load come after all that have one.
-    requests: u64,
-    tokens: u64,
-}
-
-impl Rank for Equal {
-    const LAST: Self = Self { requests: u64::MAX, tokens: 0 };
-
-    #[inline(always)]
-    fn of(_: &Scope<'_>, _: usize, tokens: u64, word: Word) -> Self {
-        let unreported = u64::from(tokens == NO_LOAD) << 63;
-        Self { requests: unreported | u64::from(word.in_flight()), tokens }
-    }
-
-    #[inline(always)]
-    fn compare(self, other: Self) -> Ordering {
-        // Spelled out: chained `cmp`s cost a scan a third of its time.
-        if self.requests != other.requests {
-            return if self.requests < other.requests { Ordering::Less } else { Ordering::Greater };
-        }
-        if self.tokens == other.tokens {
-            return Ordering::Equal;
-        }
-        if self.tokens < other.tokens { Ordering::Less } else { Ordering::Greater }
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -126,16 +161,7 @@ fn keep_fewest_tokens(scope: &Scope<'_>, from: usize, tied: &mut [u64]) {
 
 /// Scans until the chosen worker still ranks as the best did in the scan. Counts that only grow
 /// then can't have left another worker below it: dispatches keep max − min ≤ 1.
-fn scan<R: Rank, const SIMPLE: bool>(
-    scope: Scope<'_>,
-    tied: &mut [u64],
-    rng: &mut Rng,
-) -> Result<Choice, Refusal> {
-    // The scan is too large to be inlined where this is known.
-    let scope = match SIMPLE {
-        true => Scope::plain(scope.view.assume_simple(), scope.counting),
-        false => scope,
-    };
+fn scan<R: Rank>(scope: Scope<'_>, tied: &mut [u64], rng: &mut Rng) -> Result<Choice, Refusal> {
     let (ids, tokens) = scope.view.ids_and_tokens();
     loop {
         let mut best = R::LAST;
@@ -169,11 +195,8 @@ fn scan<R: Rank, const SIMPLE: bool>(
         }
         let tied = &mut tied[from..];
         R::narrow(&scope, from * 64, tied);
-        let count = tied.iter().map(|members| members.count_ones() as usize).sum();
-        let chosen = match count {
-            0 => return Err(refusal),
-            1 => nth(tied, 0),
-            _ => nth(tied, below(rng, count)),
+        let Some(chosen) = draw(tied, rng) else {
+            return Err(refusal);
         };
         let position = from * 64 + chosen;
         if !scope.counting {
@@ -186,5 +209,15 @@ fn scan<R: Rank, const SIMPLE: bool>(
         {
             return Ok(Choice { position, word });
         }
+    }
+}
+
+/// One of the set's members, each equally likely.
+#[inline]
+fn draw(set: &[u64], rng: &mut Rng) -> Option<usize> {
+    match set.iter().map(|members| members.count_ones() as usize).sum() {
+        0 => None,
+        1 => Some(nth(set, 0)),
+        count => Some(nth(set, below(rng, count))),
     }
 }

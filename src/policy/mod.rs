@@ -11,7 +11,6 @@ use crate::region::{Region, header};
 use crate::snapshot::View;
 use crate::sync;
 use crate::word::Word;
-use crate::worker::Slot;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng as _;
 use std::cmp::Ordering;
@@ -208,7 +207,7 @@ struct Scope<'a> {
 
 impl<'a> Scope<'a> {
     #[inline(always)]
-    fn plain(view: View<'a>, counting: bool) -> Self {
+    fn all(view: View<'a>, counting: bool) -> Self {
         Self { view, excluded: &[], allowed: None, counting, room_for: None }
     }
 }
@@ -236,7 +235,7 @@ impl Scope<'_> {
         if self.allowed.is_some_and(|set| !contains(set, position)) || self.excluded.contains(&id) {
             return Err(Refusal::Empty);
         }
-        let slot = Slot::of(self.view.region(), id.slot()).ok_or(Refusal::Empty)?;
+        let slot = self.view.slot(id).ok_or(Refusal::Empty)?;
         let word = slot.glance();
         if !word.is_open(id.generation()) {
             return Err(Refusal::Empty);
@@ -348,29 +347,45 @@ fn nth(set: &[u64], mut n: usize) -> usize {
     unreachable!("the set has more members than {n}")
 }
 
-/// The position of the word's `n`th set bit, from 0; the word has more than `n`. Finds the byte
-/// by adding up the bytes' counts in parallel, then goes through it bit by bit.
+/// The position of the word's `n`th set bit, from 0; the word has more than `n`. Finds its byte, then
+/// the bit in it, both by adding up eight counts in parallel: a loop would end at random, and a
+/// processor can't foresee that.
 #[inline]
 fn nth_bit(word: u64, n: usize) -> usize {
-    const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
     let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
     let nibbles = (pairs & 0x3333_3333_3333_3333) + (pairs >> 2 & 0x3333_3333_3333_3333);
     let bytes = (nibbles + (nibbles >> 4)) & (0x0F * EACH_BYTE);
-    // Byte i: how many bits are set in bytes 0 to i. At most 64, so the top bit of each is free to
-    // show whether the sum exceeds n.
+    let (byte, before) = first_to_exceed(bytes, n as u64);
+    // Byte i of these: bit i of that byte, in its place and then as 0 or 1.
+    let in_place = ((word >> byte & 0xFF) * EACH_BYTE) & 0x8040_2010_0804_0201;
+    let bits = ((in_place + 0x7F * EACH_BYTE) >> 7) & EACH_BYTE;
+    let (bit, _) = first_to_exceed(bits, n as u64 - before);
+    (byte + bit / 8) as usize
+}
+
+const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
+
+/// The first byte (as 8 times its number) up to which the bytes add up to more than `n`, and the sum
+/// of those before it. All add up to at most 64.
+#[inline]
+fn first_to_exceed(bytes: u64, n: u64) -> (u32, u64) {
+    // Byte i: the sum of bytes 0 to i. Its top bit is free to show whether it exceeds n.
     let sums = bytes.wrapping_mul(EACH_BYTE);
     const TOP_BITS: u64 = 0x80 * EACH_BYTE;
-    let exceeds = ((sums | TOP_BITS) - (n as u64 + 1) * EACH_BYTE) & TOP_BITS;
-    let start = exceeds.trailing_zeros() & !7;
-    let before = (sums << 8) >> start & 0xFF;
-    let rest = (before..n as u64).fold(word >> start, |rest, _| rest & (rest - 1));
-    (start + rest.trailing_zeros()) as usize
+    let exceed = ((sums | TOP_BITS) - (n + 1) * EACH_BYTE) & TOP_BITS;
+    let first = exceed.trailing_zeros() & !7;
+    (first, (sums << 8) >> first & 0xFF)
 }
 
 /// So many exclusions are compared one by one; with more, a set is made of them.
 const FEW_EXCLUDED: usize = 4;
 
 impl Request<'_> {
+    #[inline]
+    pub(crate) fn policy_in(&self, region: &Region) -> Policy {
+        self.policy.unwrap_or_else(|| Tuning::of(region).policy)
+    }
+
     /// Whether the request's lists allow this worker.
     pub(crate) fn allows(&self, worker: WorkerId) -> bool {
         self.candidates.is_none_or(|candidates| candidates.contains(&worker))
@@ -384,41 +399,57 @@ impl Request<'_> {
     }
 }
 
-/// Calls the function of this name that is compiled for the request's policy alone, and for plain
-/// requests or the others: all in one function would not leave a register to any.
+/// Calls the function that is compiled for this policy: one for all would not leave a register to
+/// any.
 macro_rules! by_policy {
-    ($region:ident, $request:ident, $function:ident($($argument:expr),*)) => {{
-        let policy = $request.policy.unwrap_or_else(|| $crate::policy::Tuning::of($region).policy);
-        by_policy!(@ policy, $request, $function, ($($argument),*),
+    ($policy:expr, $function:ident $arguments:tt) => {
+        by_policy!(@ $policy, $function $arguments,
             RoundRobin Random PowerOfTwoTokens PowerOfTwoRequests LeastRequests)
-    }};
-    (@ $policy:ident, $request:ident, $function:ident, $arguments:tt, $($name:ident)*) => {
-        match ($policy, $request.is_plain()) {
-            $(
-                (Policy::$name, true) => $function::<{ Policy::$name as u32 }, true> $arguments,
-                (Policy::$name, false) => $function::<{ Policy::$name as u32 }, false> $arguments,
-            )*
+    };
+    (@ $policy:expr, $function:ident $arguments:tt, $($name:ident)*) => {
+        match $policy {
+            $($crate::policy::Policy::$name => $function::<{ $crate::policy::Policy::$name as u32 }> $arguments,)*
         }
     };
 }
 pub(crate) use by_policy;
 
+/// Chooses a worker for a request without lists where the view is simple, to be counted or as
+/// advice, in a few straight steps that keep to the registers. None where they don't lead to a
+/// worker: then [`choose`] has to look. The caller checks that the view was whole before it acts on
+/// the result.
+#[inline(always)]
+pub(crate) fn choose_quickly<const POLICY: u32>(
+    view: View<'_>,
+    counting: bool,
+    rng: &mut Rng,
+) -> Option<Choice> {
+    if !view.is_simple() || view.len() == 0 {
+        return None;
+    }
+    let scope = Scope::all(view.assume_simple(), counting);
+    match const { Policy::from_number(POLICY).unwrap() } {
+        Policy::RoundRobin => round_robin::next(scope),
+        Policy::Random => random::draw(scope, rng),
+        Policy::PowerOfTwoTokens => power_of_two::better_of_two::<true>(scope, rng),
+        Policy::PowerOfTwoRequests => power_of_two::better_of_two::<false>(scope, rng),
+        Policy::LeastRequests => least_requests::fewest(scope, rng),
+    }
+}
+
 /// Chooses a worker, to be counted or as advice; with `room_for` only where a request of so many
 /// tokens fits. The caller checks that the view was whole before it acts on the result.
 #[inline(always)]
-pub(crate) fn choose<const POLICY: u32, const PLAIN: bool>(
+pub(crate) fn choose<const POLICY: u32>(
     view: View<'_>,
     request: &Request<'_>,
     counting: bool,
     room_for: Option<u32>,
     rng: &mut Rng,
 ) -> Result<Choice, Refusal> {
-    let plain = Scope { room_for, ..Scope::plain(view, counting) };
-    if PLAIN {
-        return choose_in::<POLICY, PLAIN>(plain, rng);
-    }
+    let all = Scope { room_for, ..Scope::all(view, counting) };
     if request.candidates.is_none() && request.excluded.len() <= FEW_EXCLUDED {
-        return choose_in::<POLICY, PLAIN>(Scope { excluded: request.excluded, ..plain }, rng);
+        return choose_in::<POLICY>(Scope { excluded: request.excluded, ..all }, rng);
     }
     with_set(view.len(), |set| {
         match request.candidates {
@@ -432,24 +463,19 @@ pub(crate) fn choose<const POLICY: u32, const PLAIN: bool>(
         for position in request.excluded.iter().filter_map(|&id| view.position(id)) {
             set[position / 64] &= !(1 << (position % 64));
         }
-        choose_in::<POLICY, PLAIN>(Scope { allowed: Some(set), ..plain }, rng)
+        choose_in::<POLICY>(Scope { allowed: Some(set), ..all }, rng)
     })
 }
 
 #[inline(always)]
-fn choose_in<const POLICY: u32, const PLAIN: bool>(
-    scope: Scope<'_>,
-    rng: &mut Rng,
-) -> Result<Choice, Refusal> {
+fn choose_in<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Result<Choice, Refusal> {
     let tuning = || Tuning::of(scope.view.region());
     match const { Policy::from_number(POLICY).unwrap() } {
         Policy::RoundRobin => round_robin::choose(scope),
         Policy::Random => random::choose(scope, rng),
         Policy::PowerOfTwoTokens => power_of_two::choose::<true>(scope, tuning().choices, rng),
         Policy::PowerOfTwoRequests => power_of_two::choose::<false>(scope, tuning().choices, rng),
-        Policy::LeastRequests => {
-            least_requests::choose::<PLAIN>(scope, tuning().unreported_compete, rng)
-        }
+        Policy::LeastRequests => least_requests::choose(scope, tuning().unreported_compete, rng),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `power_of_two`: the better of two distinct uniform draws, or of `choices`.
 
-use super::{Choice, Rng, Scope, compare_by_weight};
+use super::{Choice, Rng, Scope, Tuning, compare_by_weight};
 use crate::error::Refusal;
 use crate::snapshot::NO_LOAD;
 use rand_xoshiro::rand_core::Rng as _;
@@ -21,15 +21,28 @@ pub(super) fn choose<const TOKENS_FIRST: bool>(
         for _ in 0..DRAWS {
             let (first, second) = two_below(rng, len);
             if let (Ok(first), Ok(second)) = (scope.draw(first), scope.draw(second)) {
-                let better = match scope.view.is_uniform() {
-                    true => is_better::<TOKENS_FIRST>(&scope, second, first),
-                    false => is_better_by_weight::<TOKENS_FIRST>(&{ scope }, second, first),
-                };
-                return Ok(if better { second } else { first });
+                let both_loaded = has_load(&scope, first) && has_load(&scope, second);
+                let order = compare::<TOKENS_FIRST>(&scope, second, first, both_loaded);
+                return Ok(if order == Ordering::Less { second } else { first });
             }
         }
     }
     best_of::<TOKENS_FIRST>(scope, choices, rng)
+}
+
+/// Of one pair of equal weight, if both are eligible.
+#[inline(always)]
+pub(super) fn better_of_two<const TOKENS_FIRST: bool>(
+    scope: Scope<'_>,
+    rng: &mut Rng,
+) -> Option<Choice> {
+    let len = scope.view.len();
+    if len < 2 || Tuning::of(scope.view.region()).choices != 2 {
+        return None;
+    }
+    let (first, second) = two_below(rng, len);
+    let (first, second) = (scope.draw(first).ok()?, scope.draw(second).ok()?);
+    Some(if is_better::<TOKENS_FIRST>(&scope, second, first) { second } else { first })
 }
 
 /// Two distinct positions, each ordered pair equally likely to within len² / 2⁶⁴: the first is the
@@ -66,7 +79,7 @@ fn best_of<const TOKENS_FIRST: bool>(
     best.ok_or(Refusal::Empty)
 }
 
-/// Whether `a` is better than `b`, which was drawn earlier.
+/// Whether `a` is better than `b`, which was drawn earlier and has the same weight.
 #[inline(always)]
 fn is_better<const TOKENS_FIRST: bool>(scope: &Scope<'_>, a: Choice, b: Choice) -> bool {
     let (requests_a, requests_b) = (a.word.in_flight(), b.word.in_flight());
@@ -78,12 +91,6 @@ fn is_better<const TOKENS_FIRST: bool>(scope: &Scope<'_>, a: Choice, b: Choice) 
         return requests_a < requests_b;
     }
     tokens_a < tokens_b
-}
-
-#[inline(never)]
-fn is_better_by_weight<const TOKENS_FIRST: bool>(scope: &Scope<'_>, a: Choice, b: Choice) -> bool {
-    let both_loaded = has_load(scope, a) && has_load(scope, b);
-    compare::<TOKENS_FIRST>(scope, a, b, both_loaded) == Ordering::Less
 }
 
 fn has_load(scope: &Scope<'_>, choice: Choice) -> bool {

@@ -7,6 +7,12 @@ use crate::error::Refusal;
 /// them, and so is what follows.
 const DRAWS: u32 = 4;
 
+/// One draw, if it meets an eligible worker.
+#[inline(always)]
+pub(super) fn draw(scope: Scope<'_>, rng: &mut Rng) -> Option<Choice> {
+    scope.draw(below(rng, scope.view.len())).ok()
+}
+
 #[inline(always)]
 pub(super) fn choose(scope: Scope<'_>, rng: &mut Rng) -> Result<Choice, Refusal> {
     let len = scope.view.len();

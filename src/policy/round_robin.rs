@@ -16,9 +16,24 @@ pub(crate) fn unstarted_cursor(rng: &mut Rng) -> u64 {
     UNSTARTED | u64::from(rng.next_u32())
 }
 
+// Relaxed throughout: the cursor is one word, and nothing else belongs to it.
+
+/// The very next slot, if it is eligible and nobody else moves the cursor.
 #[inline(always)]
+pub(super) fn next(scope: Scope<'_>) -> Option<Choice> {
+    let cursor = scope.view.region().header(header::CURSOR);
+    let last = cursor.load(Ordering::Relaxed);
+    if last & UNSTARTED != 0 {
+        return None;
+    }
+    let after = scope.view.after(last as usize);
+    let found = scope.draw(if after < scope.view.len() { after } else { 0 }).ok()?;
+    let next = scope.view.id(found.position).slot() as u64;
+    cursor.compare_exchange(last, next, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+    Some(found)
+}
+
 pub(super) fn choose(scope: Scope<'_>) -> Result<Choice, Refusal> {
-    // Relaxed throughout: the cursor is one word, and nothing else belongs to it.
     let cursor = scope.view.region().header(header::CURSOR);
     let mut tries = 0;
     let mut last = cursor.load(Ordering::Relaxed);
