@@ -1,120 +1,177 @@
-//! Cost of one dispatch and its finish, on one thread, by policy and number of workers.
+//! Dispatch + finish on one thread: by policy, number of workers and what the request asks for.
 //!
-//! `cargo bench --bench pick` prints one table. Each figure is also given as a ratio to the floor
-//! (see `baselines`), which is measured between the samples of its row, so that a machine that
-//! slows down in the middle slows both. Arguments choose the rows whose names contain one of them.
+//! `cargo bench --bench pick` prints one table; arguments choose the rows whose names contain one
+//! of them. Each figure is also given as a ratio to the floor (see `baselines`), which is measured
+//! between the samples of its row.
+//!
+//! Workers are tied (equal counts and loads) unless the row says otherwise: the dearest case for a
+//! scan. The pool is quiet: nobody else writes its lines.
 
 mod baselines;
+mod measure;
 
-use baselines::{Floor, MutexPool, Worker};
-use evenkeel::{Load, Policy, Pool, PoolConfig, Request, WorkerConfig, WorkerId};
+use arc_swap::ArcSwap;
+use baselines::{Floor, MutexPool, RouterPool, Rules, Snapshot, SnapshotPool, TowerPool, Worker};
+use crossbeam_epoch::Atomic;
+use evenkeel::{Policy, PoolConfig, Request, WorkerConfig, WorkerId};
+use measure::{Row, is_wanted, median, median_ratio, pool_of, report, rounds, sample};
 use std::hint::black_box;
-use std::time::{Duration, Instant};
 
-const SAMPLES: usize = 9;
-const SAMPLE: Duration = Duration::from_millis(16);
-const SIZES: [usize; 5] = [2, 8, 64, 320, 1024];
+#[derive(Clone, Copy, PartialEq)]
+enum Variant {
+    Plain,
+    CountsDiffer,
+    OneExcluded,
+    HalfAreCandidates,
+    Caps,
+    Weights,
+    LoadAge,
+    ThreadRng,
+}
+
+impl Variant {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::CountsDiffer => ", counts differ",
+            Self::OneExcluded => ", one excluded",
+            Self::HalfAreCandidates => ", half are candidates",
+            Self::Caps => ", caps",
+            Self::Weights => ", weights 1 to 4",
+            Self::LoadAge => ", loads may expire",
+            Self::ThreadRng => ", without a picker",
+        }
+    }
+
+    /// What `MutexPool` has a rule for.
+    fn has_baseline(self) -> bool {
+        matches!(self, Self::Plain | Self::CountsDiffer | Self::OneExcluded)
+    }
+}
 
 fn main() {
-    let wanted: Vec<String> =
-        std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    println!(
-        "dispatch + finish, one thread, ns: median of {SAMPLES}; (ratio to the floor of the same row)\n"
-    );
-    println!("| policy | workers | counts | evenkeel | Mutex<Vec> | floor | floor moved |");
-    println!("|---|---:|---|---:|---:|---:|---:|");
+    use Policy::{LeastRequests, PowerOfTwoTokens};
+    use Variant::*;
+    Row::print_header();
     for policy in Policy::ALL {
-        for size in SIZES {
-            for (counts, different) in [("tied", false), ("different", true)] {
-                row(&wanted, policy, size, counts, different, false);
-            }
-        }
+        row(policy, 8, Plain);
     }
-    row(&wanted, Policy::PowerOfTwoRequests, 64, "tied, one excluded", false, true);
+    for variant in
+        [Plain, CountsDiffer, OneExcluded, HalfAreCandidates, Caps, Weights, LoadAge, ThreadRng]
+    {
+        row(PowerOfTwoTokens, 64, variant);
+    }
+    row(PowerOfTwoTokens, 1024, Plain);
+    for variant in [Plain, CountsDiffer, OneExcluded, HalfAreCandidates, Weights] {
+        row(LeastRequests, 64, variant);
+    }
+    row(LeastRequests, 1024, Plain);
+    for size in [8, 64] {
+        let router = RouterPool::new(size);
+        let mut rules = Rules::new(1);
+        baseline("power_of_two:tokens", "RwLock<HashMap>, re-implementation", size, || {
+            router.dispatch(black_box(Policy::PowerOfTwoTokens), &mut rules).finish();
+        });
+    }
+    snapshot::<Atomic<_>>("crossbeam-epoch");
+    snapshot::<ArcSwap<_>>("arc-swap");
+    let mut tower = TowerPool::new(64);
+    baseline("power_of_two:requests", "tower", 64, || drop(black_box(tower.dispatch())));
 }
 
-fn row(
-    wanted: &[String],
-    policy: Policy,
-    size: usize,
-    counts: &str,
-    different: bool,
-    exclude: bool,
-) {
-    let name = format!("{policy} | {size} | {counts}");
-    if !wanted.is_empty() && !wanted.iter().any(|part| name.contains(part.as_str())) {
+fn row(policy: Policy, size: usize, variant: Variant) {
+    let what = format!("{policy}{}", variant.name());
+    if !is_wanted(&what) {
         return;
     }
-    let load = |at: usize| if different { 1000 * at as u64 } else { 1000 };
-    let in_flight = |at: usize| if different { at as u32 } else { 0 };
-
-    let pool = Pool::new(PoolConfig { seed: 1, ..PoolConfig::default() }).unwrap();
-    let ids: Vec<WorkerId> =
-        (0..size).map(|at| pool.add(at as u64, WorkerConfig::default()).unwrap()).collect();
-    let loads: Vec<Load> = (0..size)
-        .map(|at| Load {
-            worker: ids[at],
-            tokens: load(at),
-            running: None,
-            waiting: None,
-            timestamp: None,
-        })
-        .collect();
-    pool.publish(&loads).unwrap();
-    for (at, &id) in ids.iter().enumerate() {
-        for _ in 0..in_flight(at) {
-            let _counted_for_good = pool.begin(id, 0).unwrap();
+    let config = PoolConfig {
+        seed: 1,
+        load_max_age_ms: if variant == Variant::LoadAge { 3_600_000 } else { 0 },
+        ..PoolConfig::default()
+    };
+    let (pool, ids) = pool_of(
+        config,
+        (0..size as u32).map(|at| WorkerConfig {
+            weight: if variant == Variant::Weights { 1 + at % 4 } else { 1 },
+            max_in_flight: if variant == Variant::Caps { 1000 } else { 0 },
+            ..WorkerConfig::default()
+        }),
+    );
+    let mut workers = vec![Worker { in_flight: 0, load: Some(1000) }; size];
+    if variant == Variant::CountsDiffer {
+        for (at, worker) in workers.iter_mut().enumerate() {
+            *worker = Worker { in_flight: at as u32, load: Some(1000 * at as u64) };
+            for _ in 0..at {
+                let _counted_for_good = pool.begin(ids[at], 0).unwrap();
+            }
         }
+        pool.publish(&report(&ids, |at| 1000 * at as u64)).unwrap();
     }
+    let mutex = MutexPool::new(workers);
+    let excluded = (variant == Variant::OneExcluded).then_some(size / 2);
+    let half: Vec<WorkerId> = ids.iter().copied().step_by(2).collect();
+    let request = Request {
+        policy: Some(policy),
+        candidates: (variant == Variant::HalfAreCandidates).then_some(&half),
+        excluded: excluded.map_or(&[], |at| &ids[at..][..1]),
+        ..Request::default()
+    };
     let mut picker = pool.picker(1).unwrap();
-    let excluded = if exclude { &ids[size / 2..][..1] } else { &[] };
-    let request = Request { policy: Some(policy), excluded, ..Request::default() };
 
     let floor = Floor::default();
-    let mutex = MutexPool::new(
-        (0..size).map(|at| Worker { in_flight: in_flight(at), load: Some(load(at)) }).collect(),
-    );
-    let mutex_excluded = exclude.then_some(size / 2);
-
-    let [mut own, mut locked, mut least] = [(); 3].map(|()| Vec::with_capacity(SAMPLES));
-    for _ in 0..SAMPLES {
+    let [mut least, mut own, mut locked] = [(); 3].map(|()| Vec::with_capacity(rounds()));
+    for _ in 0..rounds() {
         least.push(sample(|| black_box(&floor).count_and_uncount()));
-        own.push(sample(|| {
-            let ticket = picker.dispatch(black_box(&request)).unwrap();
-            pool.finish(ticket).unwrap();
-        }));
-        locked.push(sample(|| {
-            let worker = mutex.dispatch(black_box(policy), mutex_excluded);
-            mutex.finish(worker);
-        }));
-    }
-    let (own, locked) = (median(&mut own), median(&mut locked));
-    let floor = median(&mut least);
-    let moved = (least[SAMPLES - 1] / least[0] - 1.0) * 100.0;
-    println!(
-        "| {name} | {own:.1} ({:.2}) | {locked:.1} ({:.2}) | {floor:.2} | {moved:.0} % |",
-        own / floor,
-        locked / floor,
-    );
-}
-
-/// Nanoseconds of one run.
-fn sample(mut run: impl FnMut()) -> f64 {
-    let mut runs = 0u32;
-    let start = Instant::now();
-    loop {
-        for _ in 0..256 {
-            run();
-        }
-        runs += 256;
-        let passed = start.elapsed();
-        if passed >= SAMPLE {
-            return passed.as_nanos() as f64 / f64::from(runs);
+        own.push(match variant {
+            Variant::ThreadRng => sample(|| {
+                let ticket = pool.dispatch(black_box(&request)).unwrap();
+                pool.finish(ticket).unwrap();
+            }),
+            _ => sample(|| {
+                let ticket = picker.dispatch(black_box(&request)).unwrap();
+                pool.finish(ticket).unwrap();
+            }),
+        });
+        if variant.has_baseline() {
+            locked.push(sample(|| mutex.finish(mutex.dispatch(black_box(policy), excluded))));
         }
     }
+    Row {
+        what,
+        workers: size,
+        threads: 1,
+        ns: Some(median(own.iter().copied())),
+        ratio: Some(median_ratio(&own, &least)),
+        mutex_ratio: variant.has_baseline().then(|| median_ratio(&locked, &least)),
+        ..Row::default()
+    }
+    .print();
 }
 
-fn median(samples: &mut [f64]) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
+fn snapshot<S: Snapshot>(name: &str) {
+    let pool = SnapshotPool::<S>::new(64);
+    let mut rules = Rules::new(1);
+    baseline("power_of_two:tokens", name, 64, || {
+        pool.finish(pool.dispatch(black_box(Policy::PowerOfTwoTokens), &mut rules));
+    });
+}
+
+fn baseline(policy: &str, name: &str, size: usize, mut run: impl FnMut()) {
+    let what = format!("{policy} by {name}");
+    if !is_wanted(&what) {
+        return;
+    }
+    let floor = Floor::default();
+    let (least, own): (Vec<f64>, Vec<f64>) = (0..rounds())
+        .map(|_| (sample(|| black_box(&floor).count_and_uncount()), sample(&mut run)))
+        .unzip();
+    Row {
+        what,
+        workers: size,
+        threads: 1,
+        ns: Some(median(own.iter().copied())),
+        ratio: Some(median_ratio(&own, &least)),
+        ..Row::default()
+    }
+    .print();
 }

@@ -84,6 +84,9 @@ pub use policy::{METRIC_VARIABLE, Policy, Request, Tuning};
 pub use poll::Poll;
 pub use pool::{Pool, PoolConfig};
 pub use stats::{LoadStats, Totals, WorkerState, WorkerStats};
+#[cfg(evenkeel_count_retries)]
+#[doc(hidden)]
+pub use sync::RETRIES;
 pub use ticket::{Stale, Ticket};
 pub use word::MAX_IN_FLIGHT;
 pub use worker::{Label, MAX_LABEL, MAX_WEIGHT, Vetoes, WorkerConfig, WorkerUpdate};

@@ -36,6 +36,19 @@ pub(crate) fn unlock(word: &AtomicU64, left: u64) {
     word.store(left, Ordering::Release);
 }
 
+#[cfg(evenkeel_count_retries)]
+thread_local! {
+    /// What this thread has done again because another was faster.
+    pub static RETRIES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Something is done again because another thread was faster. Counted for the bench `contention` alone.
+#[inline(always)]
+pub(crate) fn retry() {
+    #[cfg(evenkeel_count_retries)]
+    RETRIES.set(RETRIES.get() + 1);
+}
+
 #[cfg(not(loom))]
 mod lock {
     use super::{AtomicU64, try_lock, unlock};

@@ -11,7 +11,7 @@
 
 use crate::error::Error;
 use crate::region::{Region, record, slot};
-use crate::sync::{AtomicU64, FINISHED, LABEL_WORDS, LINE, Ordering};
+use crate::sync::{self, AtomicU64, FINISHED, LABEL_WORDS, LINE, Ordering};
 use crate::word::{MAX_IN_FLIGHT, Word};
 use std::fmt;
 
@@ -281,7 +281,10 @@ impl<'a> Slot<'a> {
         self.0[slot::WORD]
             .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
-            .map_err(Word)
+            .map_err(|now| {
+                sync::retry();
+                Word(now)
+            })
     }
 
     /// Exchanges until one succeeds; none as soon as `change` refuses. Returns the word that was

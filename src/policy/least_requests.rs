@@ -4,8 +4,7 @@ use super::{Choice, Rng, Scope, Tuning, below, compare_by_weight, contains, nth,
 use crate::error::Refusal;
 use crate::id::WorkerId;
 use crate::snapshot::{NO_LOAD, View};
-use crate::sync::AtomicU64;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::{self, AtomicU64, Ordering::Relaxed};
 use crate::word::Word;
 use std::cmp::Ordering;
 
@@ -42,6 +41,7 @@ fn scan_equal(scope: Scope<'_>, tied: &mut [u64], rng: &mut Rng) -> Option<Choic
         if !scope.counting || equal_rank(word, id, view.tokens(position)) == best {
             return Some(Choice { position, word });
         }
+        sync::retry();
     }
 }
 
@@ -209,6 +209,7 @@ fn scan<R: Rank>(scope: Scope<'_>, tied: &mut [u64], rng: &mut Rng) -> Result<Ch
         {
             return Ok(Choice { position, word });
         }
+        sync::retry();
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Choice, Rng, Scope};
 use crate::error::Refusal;
 use crate::region::header;
-use crate::sync::Ordering;
+use crate::sync::{self, Ordering};
 use rand_xoshiro::rand_core::Rng as _;
 
 /// Set until the first choice; the bits below are then random and say where to start, as a
@@ -49,6 +49,7 @@ pub(super) fn choose(scope: Scope<'_>) -> Result<Choice, Refusal> {
             Err(_) if !scope.counting && tries == PICK_TRIES => return Ok(found),
             Err(now) => last = now,
         }
+        sync::retry();
         tries += 1;
     }
 }
