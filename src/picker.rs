@@ -3,7 +3,7 @@
 use crate::error::{Error, Refusal};
 use crate::id::WorkerId;
 use crate::in_flight::InFlight;
-use crate::policy::{Request, Rng, below, by_policy, choose, choose_quickly};
+use crate::policy::{Request, Rng, below, by_policy, choose, choose_plainly};
 use crate::pool::{Lease, Pool, Shared};
 use crate::region::{Region, header};
 use crate::snapshot::View;
@@ -163,7 +163,7 @@ pub(crate) fn dispatch(region: &Region, request: &Request<'_>, rng: &mut Rng) ->
 #[inline(never)]
 fn pick_plain<const POLICY: u32>(region: &Region, rng: &mut Rng) -> Result<WorkerId, Refusal> {
     let view = View::newest(region);
-    if let Some(choice) = choose_quickly::<POLICY>(view, false, rng) {
+    if let Some(choice) = choose_plainly::<POLICY>(view, false, rng) {
         let id = view.id(choice.position);
         if view.is_whole() {
             return Ok(id);
@@ -245,7 +245,7 @@ fn dispatch_plain_again<const POLICY: u32>(region: &Region, tokens: u32, rng: &m
 #[inline(always)]
 fn try_plain<const POLICY: u32>(region: &Region, tokens: u32, rng: &mut Rng) -> Option<Answer> {
     let view = View::newest(region);
-    let Some(choice) = choose_quickly::<POLICY>(view, true, rng) else {
+    let Some(choice) = choose_plainly::<POLICY>(view, true, rng) else {
         return Some(dispatch_plain_by::<POLICY>(region, tokens, rng));
     };
     let id = view.id(choice.position);

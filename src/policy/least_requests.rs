@@ -1,6 +1,6 @@
 //! `least_requests`: the fewest requests in flight over all eligible workers.
 
-use super::{Choice, Rng, Scope, Tuning, below, compare_by_weight, contains, nth, with_set};
+use super::{Choice, Rng, Scope, Tuning, below, compare_by_weight, contains, count, nth, with_set};
 use crate::error::Refusal;
 use crate::id::WorkerId;
 use crate::snapshot::{NO_LOAD, View};
@@ -8,17 +8,24 @@ use crate::sync::{self, AtomicU64, Ordering::Relaxed};
 use crate::word::Word;
 use std::cmp::Ordering;
 
-/// Of workers of equal weight and without caps, if one is eligible.
+/// Of workers of equal weight, if one is eligible.
 #[inline(always)]
 pub(super) fn fewest(scope: Scope<'_>, rng: &mut Rng) -> Option<Choice> {
-    if scope.view.is_capped() || Tuning::of(scope.view.region()).unreported_compete {
+    if Tuning::of(scope.view.region()).unreported_compete {
         return None;
     }
-    with_set(scope.view.len(), |tied| scan_equal(scope, tied, rng))
+    with_set(scope.view.len(), |tied| match scope.allowed.is_none() && !scope.view.is_capped() {
+        true => scan_equal::<true>(scope, tied, rng),
+        false => scan_equal::<false>(scope, tied, rng),
+    })
 }
 
-/// As [`scan`], in half of its steps a worker.
-fn scan_equal(scope: Scope<'_>, tied: &mut [u64], rng: &mut Rng) -> Option<Choice> {
+/// As [`scan`], in half of its steps a worker. ALL: no list and no cap leaves anyone out.
+fn scan_equal<const ALL: bool>(
+    scope: Scope<'_>,
+    tied: &mut [u64],
+    rng: &mut Rng,
+) -> Option<Choice> {
     let view = scope.view;
     let (ids, tokens) = view.ids_and_tokens();
     loop {
@@ -29,7 +36,8 @@ fn scan_equal(scope: Scope<'_>, tied: &mut [u64], rng: &mut Rng) -> Option<Choic
             ids.chunks(64).zip(tokens.chunks(64)).zip(&mut *tied).enumerate()
         {
             let before = best;
-            *set = best_of_64(view, ids, tokens, &mut best);
+            let allowed = scope.allowed.map_or(u64::MAX, |set| set[at]);
+            *set = best_of_64::<ALL>(view, ids, tokens, (allowed, scope.counting), &mut best);
             if best != before {
                 from = at;
             }
@@ -56,7 +64,13 @@ fn equal_rank(word: Word, id: WorkerId, tokens: u64) -> u128 {
 /// The eligible ones that are as good as the best, a bit each: the best so far, or a better one
 /// among these. A function of its own, so that all it needs stays in registers.
 #[inline(never)]
-fn best_of_64(view: View<'_>, ids: &[AtomicU64], tokens: &[AtomicU64], best: &mut u128) -> u64 {
+fn best_of_64<const ALL: bool>(
+    view: View<'_>,
+    ids: &[AtomicU64],
+    tokens: &[AtomicU64],
+    (allowed, counting): (u64, bool),
+    best: &mut u128,
+) -> u64 {
     let mut fewest = *best;
     let mut members = 0;
     for (bit, (id, tokens)) in ids.iter().zip(tokens).enumerate() {
@@ -65,6 +79,10 @@ fn best_of_64(view: View<'_>, ids: &[AtomicU64], tokens: &[AtomicU64], best: &mu
         let word = slot.glance();
         let rank = equal_rank(word, id, tokens.load(Relaxed));
         if (rank >> 64) as u64 > (fewest >> 64) as u64 {
+            continue;
+        }
+        let full = || counting && word.in_flight() >= view.cap(slot);
+        if !ALL && (allowed >> bit & 1 == 0 || full()) {
             continue;
         }
         if rank == fewest {
@@ -216,7 +234,7 @@ fn scan<R: Rank>(scope: Scope<'_>, tied: &mut [u64], rng: &mut Rng) -> Result<Ch
 /// One of the set's members, each equally likely.
 #[inline]
 fn draw(set: &[u64], rng: &mut Rng) -> Option<usize> {
-    match set.iter().map(|members| members.count_ones() as usize).sum() {
+    match count(set) {
         0 => None,
         1 => Some(nth(set, 0)),
         count => Some(nth(set, below(rng, count))),

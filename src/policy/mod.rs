@@ -197,7 +197,7 @@ struct Scope<'a> {
     view: View<'a>,
     /// Not these.
     excluded: &'a [WorkerId],
-    /// Positions that the request allows, a bit each; none: all.
+    /// Positions that the request's lists allow, a bit each; none: all.
     allowed: Option<&'a [u64]>,
     /// A dispatch, which caps bind; a pick is advice.
     counting: bool,
@@ -247,6 +247,18 @@ impl Scope<'_> {
             return Err(Refusal::Overflow);
         }
         Ok(word)
+    }
+
+    /// How many positions there are to draw from.
+    #[inline(always)]
+    fn span(&self) -> usize {
+        self.allowed.map_or(self.view.len(), count)
+    }
+
+    /// The `n`th of them, if its worker is eligible.
+    #[inline(always)]
+    fn draw_nth(&self, n: usize) -> Result<Choice, Refusal> {
+        self.draw(self.allowed.map_or(n, |set| nth(set, n)))
     }
 
     #[inline(always)]
@@ -329,9 +341,22 @@ fn with_large_set<R>(words: usize, run: impl FnOnce(&mut [u64]) -> R) -> R {
     run(&mut [0; 1024][..words])
 }
 
+/// All positions below `len` become members of the set, which has room for just those.
+fn fill(set: &mut [u64], len: usize) {
+    set.fill(u64::MAX);
+    if let Some(last) = set.last_mut() {
+        *last >>= (64 - len % 64) % 64;
+    }
+}
+
 #[inline]
 fn contains(set: &[u64], position: usize) -> bool {
     set[position / 64] >> (position % 64) & 1 != 0
+}
+
+#[inline]
+fn count(set: &[u64]) -> usize {
+    set.iter().map(|members| members.count_ones() as usize).sum()
 }
 
 /// The position of the set's `n`th member, from 0; the set has more than `n`.
@@ -377,7 +402,7 @@ fn first_to_exceed(bytes: u64, n: u64) -> (u32, u64) {
     (first, (sums << 8) >> first & 0xFF)
 }
 
-/// So many exclusions are compared one by one; with more, a set is made of them.
+/// So many exclusions are compared one by one; of more, or for a scan, a set is made.
 const FEW_EXCLUDED: usize = 4;
 
 impl Request<'_> {
@@ -414,27 +439,16 @@ macro_rules! by_policy {
 }
 pub(crate) use by_policy;
 
-/// Chooses a worker for a request without lists where the view is simple, to be counted or as
-/// advice, in a few straight steps that keep to the registers. None where they don't lead to a
-/// worker: then [`choose`] has to look. The caller checks that the view was whole before it acts on
-/// the result.
+/// Chooses a worker for a request without lists, to be counted or as advice, if the straight way
+/// leads to one; else [`choose`] has to look. The caller checks that the view was whole before it acts
+/// on the result.
 #[inline(always)]
-pub(crate) fn choose_quickly<const POLICY: u32>(
+pub(crate) fn choose_plainly<const POLICY: u32>(
     view: View<'_>,
     counting: bool,
     rng: &mut Rng,
 ) -> Option<Choice> {
-    if !view.is_simple() || view.len() == 0 {
-        return None;
-    }
-    let scope = Scope::all(view.assume_simple(), counting);
-    match const { Policy::from_number(POLICY).unwrap() } {
-        Policy::RoundRobin => round_robin::next(scope),
-        Policy::Random => random::draw(scope, rng),
-        Policy::PowerOfTwoTokens => power_of_two::better_of_two::<true>(scope, rng),
-        Policy::PowerOfTwoRequests => power_of_two::better_of_two::<false>(scope, rng),
-        Policy::LeastRequests => least_requests::fewest(scope, rng),
-    }
+    go_straight::<POLICY>(Scope::all(view, counting), rng)
 }
 
 /// Chooses a worker, to be counted or as advice; with `room_for` only where a request of so many
@@ -448,7 +462,9 @@ pub(crate) fn choose<const POLICY: u32>(
     rng: &mut Rng,
 ) -> Result<Choice, Refusal> {
     let all = Scope { room_for, ..Scope::all(view, counting) };
-    if request.candidates.is_none() && request.excluded.len() <= FEW_EXCLUDED {
+    // Draws compare few exclusions one by one; scans are faster with a set.
+    let few = const { if POLICY == Policy::LeastRequests as u32 { 0 } else { FEW_EXCLUDED } };
+    if request.candidates.is_none() && request.excluded.len() <= few {
         return choose_in::<POLICY>(Scope { excluded: request.excluded, ..all }, rng);
     }
     with_set(view.len(), |set| {
@@ -458,7 +474,7 @@ pub(crate) fn choose<const POLICY: u32>(
                     set[position / 64] |= 1 << (position % 64);
                 }
             }
-            None => set.fill(u64::MAX),
+            None => fill(set, view.len()),
         }
         for position in request.excluded.iter().filter_map(|&id| view.position(id)) {
             set[position / 64] &= !(1 << (position % 64));
@@ -469,6 +485,36 @@ pub(crate) fn choose<const POLICY: u32>(
 
 #[inline(always)]
 fn choose_in<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Result<Choice, Refusal> {
+    // Draws gain nothing by it here.
+    if const { POLICY == Policy::LeastRequests as u32 }
+        && scope.room_for.is_none()
+        && let Some(choice) = go_straight::<POLICY>(scope, rng)
+    {
+        return Ok(choice);
+    }
+    look_around::<POLICY>(scope, rng)
+}
+
+/// The few steps that lead to a worker nearly always, where the view is simple. Short enough to keep
+/// to the registers.
+#[inline(always)]
+fn go_straight<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Option<Choice> {
+    if !scope.view.is_simple() || scope.view.len() == 0 {
+        return None;
+    }
+    let scope = Scope { view: scope.view.assume_simple(), ..scope };
+    match const { Policy::from_number(POLICY).unwrap() } {
+        Policy::RoundRobin => round_robin::next(scope),
+        Policy::Random => random::draw(scope, rng),
+        Policy::PowerOfTwoTokens => power_of_two::better_of_two::<true>(scope, rng),
+        Policy::PowerOfTwoRequests => power_of_two::better_of_two::<false>(scope, rng),
+        Policy::LeastRequests => least_requests::fewest(scope, rng),
+    }
+}
+
+/// All the rest: weights, loads that have expired, workers that aren't eligible, and why nobody is.
+#[inline(always)]
+fn look_around<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Result<Choice, Refusal> {
     let tuning = || Tuning::of(scope.view.region());
     match const { Policy::from_number(POLICY).unwrap() } {
         Policy::RoundRobin => round_robin::choose(scope),

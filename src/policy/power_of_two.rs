@@ -16,11 +16,11 @@ pub(super) fn choose<const TOKENS_FIRST: bool>(
     choices: u32,
     rng: &mut Rng,
 ) -> Result<Choice, Refusal> {
-    let len = scope.view.len();
-    if choices == 2 && len >= 2 {
+    let span = scope.span();
+    if choices == 2 && span >= 2 {
         for _ in 0..DRAWS {
-            let (first, second) = two_below(rng, len);
-            if let (Ok(first), Ok(second)) = (scope.draw(first), scope.draw(second)) {
+            let (first, second) = two_below(rng, span);
+            if let (Ok(first), Ok(second)) = (scope.draw_nth(first), scope.draw_nth(second)) {
                 let both_loaded = has_load(&scope, first) && has_load(&scope, second);
                 let order = compare::<TOKENS_FIRST>(&scope, second, first, both_loaded);
                 return Ok(if order == Ordering::Less { second } else { first });
@@ -36,12 +36,12 @@ pub(super) fn better_of_two<const TOKENS_FIRST: bool>(
     scope: Scope<'_>,
     rng: &mut Rng,
 ) -> Option<Choice> {
-    let len = scope.view.len();
-    if len < 2 || Tuning::of(scope.view.region()).choices != 2 {
+    let span = scope.span();
+    if span < 2 || Tuning::of(scope.view.region()).choices != 2 {
         return None;
     }
-    let (first, second) = two_below(rng, len);
-    let (first, second) = (scope.draw(first).ok()?, scope.draw(second).ok()?);
+    let (first, second) = two_below(rng, span);
+    let (first, second) = (scope.draw_nth(first).ok()?, scope.draw_nth(second).ok()?);
     Some(if is_better::<TOKENS_FIRST>(&scope, second, first) { second } else { first })
 }
 

@@ -10,17 +10,18 @@ const DRAWS: u32 = 4;
 /// One draw, if it meets an eligible worker.
 #[inline(always)]
 pub(super) fn draw(scope: Scope<'_>, rng: &mut Rng) -> Option<Choice> {
-    scope.draw(below(rng, scope.view.len())).ok()
+    let span = scope.span();
+    if span == 0 {
+        return None;
+    }
+    scope.draw_nth(below(rng, span)).ok()
 }
 
 #[inline(always)]
 pub(super) fn choose(scope: Scope<'_>, rng: &mut Rng) -> Result<Choice, Refusal> {
-    let len = scope.view.len();
-    if len > 0 {
-        for _ in 0..DRAWS {
-            if let Ok(choice) = scope.draw(below(rng, len)) {
-                return Ok(choice);
-            }
+    for _ in 0..DRAWS {
+        if let Some(choice) = draw(scope, rng) {
+            return Ok(choice);
         }
     }
     let mut drawn = Err(Refusal::Empty);
