@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cargo fmt --all --check
+rustfmt --edition 2024 --check fuzz/border.rs
 cargo clippy --workspace --all-targets -- -D warnings
 
 fail() { echo "lint: $1" >&2; exit 1; }

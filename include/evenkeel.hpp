@@ -91,7 +91,8 @@ public:
 
     T &operator*() & noexcept { return value_; }
     const T &operator*() const & noexcept { return value_; }
-    T &&operator*() && noexcept { return std::move(value_); }
+    // By value, so that `for (const auto &row : *pool.stats())` has something to run over.
+    T operator*() && noexcept { return std::move(value_); }
     T *operator->() noexcept { return &value_; }
     const T *operator->() const noexcept { return &value_; }
 

@@ -1,40 +1,24 @@
-//! The C border, from C: programs against the static and the shared library, the header in several
-//! languages, and what the shared library shows of itself.
+//! The border with C and C++: programs by each compiler against the static and the shared library,
+//! the headers in each language, and what the shared library shows of itself.
 #![cfg(all(not(loom), target_os = "linux"))]
 
+mod programs;
+
+use programs::{STRICT, folder, have, output, root, run};
 use std::collections::HashSet;
-use std::io::Write as _;
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::{env, fs, io};
 
-/// Flags that the header and these programs must live with.
-const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"];
 /// What a static Rust library needs of the system.
 const SYSTEM: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn compiler(variable: &str, default: &str) -> Command {
-    Command::new(env::var_os(variable).unwrap_or_else(|| default.into()))
-}
-
-fn run(command: &mut Command) -> String {
-    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        done.status.success(),
-        "{command:?}: {}\n{}{}",
-        done.status,
-        text(&done.stdout),
-        text(&done.stderr)
-    );
-    text(&done.stdout)
-}
+const C: [&str; 2] = ["gcc", "clang"];
+const CPP: [&str; 2] = ["g++", "clang++"];
+/// Most programs in C are programs in C++ as well.
+const BOTH: [&str; 4] = ["gcc", "clang", "g++", "clang++"];
 
 struct Libraries {
     fixed: PathBuf,
@@ -47,57 +31,63 @@ fn libraries() -> &'static Libraries {
     static LIBRARIES: OnceLock<Libraries> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
         let messages = run(Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--lib",
-                "--profile",
-                "test",
-                "--message-format",
-                "json",
-                "--manifest-path",
-            ])
+            .args(["build", "--lib", "--profile", "test"])
+            .args(["--message-format", "json", "--manifest-path"])
             .arg(root().join("Cargo.toml")));
         let built = |end: &str| {
             let built = messages.split('"').find(|name| name.ends_with(end));
             PathBuf::from(built.unwrap_or_else(|| panic!("cargo built no {end}:\n{messages}")))
         };
-        let shared = built("libevenkeel.so");
-        let named = out("libevenkeel.so.0");
-        let _ = fs::remove_file(&named);
-        symlink(shared, &named).expect("a writable target directory");
-        Libraries { fixed: built("libevenkeel.a"), shared: named }
+        let shared = folder("shared").join("libevenkeel.so.0");
+        symlink(built("libevenkeel.so"), &shared).expect("a writable target directory");
+        Libraries { fixed: built("libevenkeel.a"), shared }
     })
 }
 
-/// A file of this test in the target directory.
-fn out(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
-    fs::create_dir_all(&folder).expect("a writable target directory");
-    folder.join(name)
+/// A compilation in C11 or C++17, as the compiler is.
+fn compile(compiler: &str) -> Command {
+    let mut compile = Command::new(compiler);
+    let cpp = compiler.ends_with("++");
+    compile.args(if cpp { ["-xc++", "-std=c++17"] } else { ["-xc", "-std=c11"] });
+    compile.args(STRICT).arg("-I").arg(root().join("include"));
+    compile
 }
 
-/// Compiles a program of `tests/c`, and runs it with the static and with the shared library.
-fn passes(name: &str) {
-    let libraries = libraries();
-    for (kind, library) in [("static", &libraries.fixed), ("shared", &libraries.shared)] {
-        let program = out(&format!("{name}-{kind}"));
-        let mut compile = compiler("CC", "cc");
-        compile
-            .args(["-std=c11", "-g", "-O1", "-I"])
-            .arg(root().join("include"))
-            .arg(format!("-DEVENKEEL_VERSION=\"{}\"", env!("CARGO_PKG_VERSION")))
-            .args(STRICT)
-            .arg(root().join("tests/c").join(name).with_extension("c"))
-            .arg(library);
-        run(compile.args(SYSTEM).arg("-o").arg(&program));
-        let folder = libraries.shared.parent().expect("in a folder");
-        run(Command::new(program).env("LD_LIBRARY_PATH", folder));
+/// Compiles this file of `tests`.
+fn object(source: &str, compiler: &str, folder: &Path) -> PathBuf {
+    let object = folder.join("program.o");
+    let version = format!("-DEVENKEEL_VERSION=\"{}\"", env!("CARGO_PKG_VERSION"));
+    let mut compile = compile(compiler);
+    compile.args(["-g", "-O1", "-c", &version]).arg(root().join("tests").join(source));
+    run(compile.arg("-o").arg(&object));
+    object
+}
+
+/// Links a program with these libraries, and runs it.
+fn runs(compiler: &str, object: &Path, libraries_of_it: &[&Path]) {
+    let program = object.with_extension("");
+    let mut link = Command::new(compiler);
+    link.arg(object).args(libraries_of_it).args(SYSTEM);
+    run(link.arg("-o").arg(&program));
+    run(Command::new(program).env("LD_LIBRARY_PATH", libraries().shared.parent().expect("in one")));
+}
+
+/// This program of `tests` passes, by each of these compilers and with each library.
+fn passes(source: &str, compilers: &[&str]) {
+    for compiler in compilers {
+        if have(source, &[compiler]) {
+            let object = object(source, compiler, &folder(&format!("{source}-{compiler}")));
+            for library in [&libraries().fixed, &libraries().shared] {
+                runs(compiler, &object, &[library]);
+            }
+        }
     }
 }
 
+/// Case 37 among them.
 #[test]
 fn every_function() {
-    passes("all_functions");
+    passes("c/all_functions.c", &BOTH);
 }
 
 #[test]
@@ -112,44 +102,78 @@ fn every_function_is_in_the_program_of_every_function() {
     }
 }
 
-/// Case 46.
+/// evenkeel.hpp.
 #[test]
-fn forged_tickets_and_ids() {
-    passes("forged");
+fn ownership() {
+    passes("cpp/ownership.cpp", &CPP);
 }
 
-/// R6.
 #[test]
-fn two_threads_finish_one_ticket() {
-    passes("one_ticket");
-}
-
-/// It counts what the GNU C library allocates.
-#[test]
-#[cfg(target_env = "gnu")]
-fn requests_and_reports_allocate_nothing() {
-    passes("no_allocation");
+fn results_cannot_be_overlooked() {
+    let folder = folder("overlooked");
+    let compiles = |compiler: &str, statement: &str| {
+        let program = format!(
+            "#include <evenkeel.hpp>\n\
+             void use(evenkeel::Pool &pool, evenkeel::InFlight &in_flight) {{\n\
+             auto kept = in_flight.finish(); (void)kept; (void)pool.dispatch(); {statement};\n}}\n"
+        );
+        let source = folder.join("main.cpp");
+        fs::write(&source, program).expect("a writable target directory");
+        output(compile(compiler).arg("-fsyntax-only").arg(&source)).status.success()
+    };
+    for compiler in CPP {
+        if !have("overlooked results", &[compiler]) {
+            continue;
+        }
+        assert!(compiles(compiler, ""));
+        for overlooked in [
+            "pool.dispatch()",
+            "pool.add(1)",
+            "pool.remove(1)",
+            "in_flight.grow(1)",
+            "in_flight.release()",
+            "pool.guard({})",
+            "evenkeel::Pool::create()",
+        ] {
+            assert!(!compiles(compiler, overlooked), "{compiler}: {overlooked}");
+        }
+    }
 }
 
 /// Case 38.
 #[test]
-fn header_in_c_and_in_cpp() {
-    let compile = |variable: &str, default: &str, language: &str, standard: &str| {
-        let mut compile = compiler(variable, default);
-        compile.args(["-fsyntax-only", "-fshort-enums", "-x", language]).args(STRICT);
-        compile.arg(format!("-std={standard}")).arg("-I").arg(root().join("include"));
-        run(compile.arg(root().join("tests/c/header.c")));
+fn headers_in_each_language() {
+    let compiles = |compiler: &str, standard: &str, option: &str, source: &str| {
+        let mut compile = compile(compiler);
+        compile.arg(format!("-std={standard}")).args(["-fsyntax-only", option]);
+        run(compile.arg(root().join("tests").join(source)));
     };
-    for standard in ["c11", "c17"] {
-        compile("CC", "cc", "c", standard);
+    for compiler in C.into_iter().filter(|compiler| have("evenkeel.h as C", &[compiler])) {
+        for standard in ["c11", "c17", "c2x"] {
+            compiles(compiler, standard, "-fshort-enums", "c/header.c");
+            compiles(compiler, standard, "-fno-short-enums", "c/header.c");
+        }
     }
-    if compiler("CXX", "c++").arg("--version").output().is_err() {
-        left_out("the header as C++: no C++ compiler");
-        return;
+    for compiler in CPP.into_iter().filter(|compiler| have("the headers as C++", &[compiler])) {
+        for standard in ["c++11", "c++17", "c++20", "c++2b"] {
+            compiles(compiler, standard, "-fshort-enums", "c/header.c");
+            compiles(compiler, standard, "-fno-short-enums", "c/header.c");
+        }
+        for (standard, option) in [
+            ("c++17", "-fno-exceptions"),
+            ("c++17", "-fshort-enums"),
+            ("c++20", "-fno-rtti"),
+            ("c++2b", "-O0"),
+        ] {
+            compiles(compiler, standard, option, "cpp/ownership.cpp");
+        }
     }
-    for standard in ["c++11", "c++17", "c++20"] {
-        compile("CXX", "c++", "c++", standard);
-    }
+}
+
+/// Case 39. What only the inside can provoke is tested there.
+#[test]
+fn a_panic_is_a_status() {
+    passes("c/panics.c", &BOTH);
 }
 
 /// The names that the shared library may export.
@@ -158,6 +182,7 @@ fn exported() -> Vec<String> {
     list.lines().map(String::from).collect()
 }
 
+/// Case 40.
 #[test]
 fn shared_library_exports_the_listed_symbols_alone() {
     let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&libraries().shared));
@@ -167,14 +192,127 @@ fn shared_library_exports_the_listed_symbols_alone() {
     assert!(names.iter().all(|name| name.starts_with("ek_")));
 }
 
+/// Case 40.
 #[test]
 fn shared_library_has_its_soname() {
     let dynamic = run(Command::new("readelf").arg("-d").arg(&libraries().shared));
     assert!(dynamic.contains("Library soname: [libevenkeel.so.0]"), "{dynamic}");
 }
 
-/// Says it also when the tests pass.
-fn left_out(what: &str) {
-    // Only the print macros are captured.
-    writeln!(io::stderr(), "left out: {what}").expect("stderr");
+/// Case 40: next to another Rust library, which is a static one. If both are static and of different
+/// Rust compilers, one symbol is in the way, that the README says how to weaken.
+#[test]
+fn beside_another_rust_library() {
+    const OTHER: &str = r#"
+        #[unsafe(no_mangle)]
+        pub extern "C" fn other_sum(limit: u64) -> u64 {
+            let sum = std::thread::spawn(move || (0..limit).collect::<Vec<_>>().iter().sum::<u64>());
+            let caught = std::panic::catch_unwind(|| panic!("of the other"));
+            sum.join().unwrap() + u64::from(caught.is_err())
+        }"#;
+    let at = folder("beside");
+    fs::write(at.join("other.rs"), OTHER).expect("a writable target directory");
+    let other = |toolchain: Option<&str>| {
+        let library = at.join(format!("libother{}.a", toolchain.unwrap_or_default()));
+        let mut compile = Command::new("rustc");
+        compile.args(toolchain).args(["--edition", "2024", "--crate-type", "staticlib"]);
+        let compiled = output(compile.arg(at.join("other.rs")).arg("-o").arg(&library));
+        (compiled.status.success(), library)
+    };
+    let Libraries { fixed, shared } = libraries();
+    let (compiled, of_same) = other(None);
+    assert!(compiled, "{OTHER}");
+    let mut beside = vec![[shared, &of_same], [fixed, &of_same], [&of_same, fixed]];
+    let weakened = at.join("libevenkeel.a");
+    let (compiled, of_nightly) = other(Some("+nightly"));
+    if compiled && have("another Rust compiler's library", &["objcopy"]) {
+        run(Command::new("objcopy")
+            .arg("--weaken-symbol=rust_eh_personality")
+            .args([fixed, &weakened]));
+        beside.extend([[shared, &of_nightly], [&weakened, &of_nightly], [&of_nightly, &weakened]]);
+    }
+    for compiler in C.into_iter().filter(|compiler| have("beside another library", &[compiler])) {
+        let object = object("c/beside.c", compiler, &folder(&format!("beside-{compiler}")));
+        for [first, second] in &beside {
+            runs(compiler, &object, &[first, second]);
+        }
+    }
+}
+
+/// Case 41.
+#[test]
+fn many_pools() {
+    passes("c/many_pools.c", &BOTH);
+}
+
+/// Case 42.
+#[test]
+fn forks() {
+    passes("c/forks.c", &BOTH);
+}
+
+/// Case 43.
+#[test]
+fn requests_end_in_destructors_and_at_exit() {
+    passes("c/late_ends.c", &BOTH);
+}
+
+/// Case 43.
+#[test]
+fn loaded_and_unloaded() {
+    for compiler in BOTH.into_iter().filter(|compiler| have("loading", &[compiler])) {
+        let object = object("c/unload.c", compiler, &folder(&format!("unload-{compiler}")));
+        let program = object.with_extension("");
+        run(Command::new(compiler).arg(&object).args(SYSTEM).arg("-o").arg(&program));
+        run(Command::new(program).arg(&libraries().shared));
+    }
+}
+
+/// Cases 41, 42, 43, 45, 47 and 48, of evenkeel.hpp.
+#[test]
+fn border_of_owning_handles() {
+    passes("cpp/border.cpp", &CPP);
+}
+
+/// Case 45.
+#[test]
+fn statistics_change_no_choice() {
+    passes("c/statistics.c", &BOTH);
+}
+
+/// Case 46.
+#[test]
+fn forged_tickets_and_ids() {
+    passes("c/forged.c", &BOTH);
+}
+
+/// Case 47.
+#[test]
+fn pickers_and_polls_after_their_pool() {
+    passes("c/after_free.c", &BOTH);
+}
+
+/// Case 48.
+#[test]
+fn largest_counts() {
+    passes("c/largest.c", &BOTH);
+}
+
+/// R6.
+#[test]
+fn two_threads_finish_one_ticket() {
+    passes("c/one_ticket.c", &C);
+}
+
+#[test]
+fn stress() {
+    passes("c/stress.c", &BOTH);
+    passes("cpp/stress.cpp", &CPP);
+}
+
+/// It counts what the GNU C library allocates.
+#[test]
+#[cfg(target_env = "gnu")]
+fn requests_and_reports_allocate_nothing() {
+    passes("c/no_allocation.c", &C);
 }

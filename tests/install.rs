@@ -1,53 +1,19 @@
-//! evenkeel.hpp, the installation by CMake, and the examples, built against the installed copy.
+//! The installation by CMake (case 40), and the examples, built against the installed copy.
 #![cfg(all(not(loom), target_os = "linux"))]
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
-use std::{env, fs, io};
+mod programs;
 
-/// Flags that the header and the examples must live with.
-const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"];
+use programs::{STRICT, have, root, run};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 
 /// What CMake needs.
 const BUILD: [&str; 4] = ["cmake", "make", "cc", "c++"];
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A new, empty folder.
 fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("install").join(name);
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).expect("a writable target directory");
-    folder
-}
-
-/// Whether all of these are there; says so if not, also when the tests pass, and fails where
-/// nothing may be left out.
-fn have(what: &str, tools: &[&str]) -> bool {
-    let runs = |tool: &&&str| Command::new(tool).arg("--version").output().is_ok();
-    let missing: Vec<_> = tools.iter().filter(|tool| !runs(tool)).collect();
-    if !missing.is_empty() {
-        assert!(env::var_os("EVENKEEL_REQUIRE_ALL").is_none(), "{what}: without {missing:?}");
-        // Only the print macros are captured.
-        writeln!(io::stderr(), "left out: {what}: without {missing:?}").expect("stderr");
-    }
-    missing.is_empty()
-}
-
-fn output(command: &mut Command) -> Output {
-    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
-}
-
-fn run(command: &mut Command) -> String {
-    let done = output(command);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (out, err) = (text(&done.stdout), text(&done.stderr));
-    assert!(done.status.success(), "{command:?}: {}\n{out}{err}", done.status);
-    out
+    programs::folder(&format!("install/{name}"))
 }
 
 /// Configures, with cargo's own target directory, so that the library is built once.
@@ -210,72 +176,4 @@ fn example_in_rust() {
     cargo.args(["run", "--profile", "test", "--example", "quick", "--manifest-path"]);
     let told = run(cargo.arg(root().join("Cargo.toml")));
     assert!(told.ends_with("101 finished, 0 in flight\n"), "{told}");
-}
-
-/// A C++ compilation with the header of the sources.
-fn compile(compiler: &str, standard: &str) -> Command {
-    let mut compile = Command::new(compiler);
-    compile.arg(format!("-std=c++{standard}")).args(STRICT);
-    compile.arg("-I").arg(root().join("include"));
-    compile
-}
-
-/// Case 38, of evenkeel.hpp: it comes twice in the program.
-#[test]
-fn header_in_each_standard() {
-    for compiler in ["g++", "clang++"] {
-        if have("evenkeel.hpp", &[compiler]) {
-            for (standard, option) in [
-                ("17", "-fno-exceptions"),
-                ("17", "-fshort-enums"),
-                ("20", "-fno-rtti"),
-                ("2b", "-O0"),
-            ] {
-                let source = root().join("tests/cpp/ownership.cpp");
-                run(compile(compiler, standard).args(["-fsyntax-only", option]).arg(source));
-            }
-        }
-    }
-}
-
-#[test]
-fn ownership() {
-    if !have("ownership in C++", &BUILD) {
-        return;
-    }
-    let program = folder("ownership").join("ownership");
-    let mut compile = compile("c++", "17");
-    compile.args(["-g", "-O1"]).arg(root().join("tests/cpp/ownership.cpp"));
-    compile.arg(prefix().join("lib/libevenkeel.a")).args(["-lpthread", "-ldl", "-lm"]);
-    run(compile.arg("-o").arg(&program));
-    run(&mut Command::new(program));
-}
-
-#[test]
-fn results_cannot_be_overlooked() {
-    if !have("overlooked results in C++", &["c++"]) {
-        return;
-    }
-    let source = folder("overlooked").join("main.cpp");
-    let compiles = |statement: &str| {
-        let program = format!(
-            "#include <evenkeel.hpp>\n\
-             void use(evenkeel::Pool &pool, evenkeel::InFlight &in_flight) {{\n\
-             auto kept = in_flight.finish(); (void)kept; (void)pool.dispatch(); {statement};\n}}\n"
-        );
-        fs::write(&source, program).expect("a writable target directory");
-        output(compile("c++", "17").arg("-fsyntax-only").arg(&source)).status.success()
-    };
-    assert!(compiles(""));
-    for overlooked in [
-        "pool.dispatch()",
-        "pool.add(1)",
-        "pool.remove(1)",
-        "in_flight.grow(1)",
-        "in_flight.release()",
-        "pool.guard({})",
-        "evenkeel::Pool::create()",
-    ] {
-        assert!(!compiles(overlooked), "{overlooked}");
-    }
 }

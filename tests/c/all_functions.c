@@ -31,7 +31,8 @@ static void versions_statuses_and_errors(void)
 
     GIVES(EK_ERR_NULL, ek_pool_ref(NULL));
     SAYS("pool is NULL");
-    OK(ek_request_init(&(ek_request){0}));
+    ek_request request = new_request();
+    CHECK(request.struct_size == sizeof request);
     SAYS("pool is NULL"); /* success leaves it */
 
     /* Cut where a character ends, and always with NUL. */
@@ -510,7 +511,8 @@ static void requests(void)
     OK(ek_pool_veto(pool, a, EK_VETO_OPERATOR, 0));
     OK(ek_pool_dispatch(pool, NULL, &ticket));
     OK(ek_pool_dispatch(pool, NULL, &second));
-    copy = (ek_ticket){NOBODY, 5};
+    copy.worker = NOBODY;
+    copy.opaque = 5;
     GIVES(EK_ERR_SATURATED, ek_pool_dispatch(pool, NULL, &copy));
     CHECK(copy.worker == NOBODY && copy.opaque == 5 && totals(pool).saturated == 1);
     OK(ek_pool_finish(pool, &ticket));
@@ -701,7 +703,7 @@ static void *sized(int32_t (*init)(void *, size_t), size_t size, const void *val
                    size_t field)
 {
     size_t room = size > 4096 || size < 8 ? 8 : size;
-    unsigned char whole[4096] = {0}, *exact = malloc(room);
+    unsigned char whole[4096] = {0}, *exact = (unsigned char *)malloc(room);
     CHECK(exact != NULL);
     OK(init(whole, 4096));
     memcpy(whole, &size, sizeof size);
@@ -760,12 +762,13 @@ static int32_t by_pick(size_t size, const void *value, size_t offset, size_t fie
 
 static int32_t by_publish(size_t size, const void *value, size_t offset, size_t field)
 {
-    unsigned char whole[4096] = {0}, *exact = malloc(size < 8 || size > 4096 ? 8 : size);
+    size_t room = size < 8 || size > 4096 ? 8 : size;
+    unsigned char whole[4096] = {0}, *exact = (unsigned char *)malloc(room);
     size_t rejected = 99;
     CHECK(exact != NULL);
     if (value != NULL)
         memcpy(whole + offset, value, field);
-    memcpy(exact, whole, size < 8 || size > 4096 ? 8 : size);
+    memcpy(exact, whole, room);
     int32_t given = ek_pool_publish(sized_pool, (const ek_load *)(void *)exact, size, 1, &rejected);
     CHECK((given == EK_OK) == (rejected == 1)); /* it is of worker 0 */
     free(exact);

@@ -1,4 +1,4 @@
-/* Checks that say where and why, and end the program. */
+/* Checks that say where and why, and end the program; for C and C++. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #define CHECK(condition) check(__FILE__, __LINE__, #condition, (condition))
 /* The call returns this status. */
@@ -17,7 +20,7 @@ static inline void check(const char *file, int line, const char *condition, int 
 {
     if (!holds) {
         fprintf(stderr, "%s:%d: does not hold: %s\n", file, line, condition);
-        exit(1);
+        _Exit(1); /* also in a destructor or in a handler of exit */
     }
 }
 
@@ -29,7 +32,7 @@ static inline void check_status(const char *file, int line, const char *call, in
         ek_error_message(text, sizeof text);
         fprintf(stderr, "%s:%d: %s\n  expected: %s\n  given: %s\n  last error: %s\n", file, line,
                 call, ek_status_str(expected), ek_status_str(given), text);
-        exit(1);
+        _Exit(1);
     }
 }
 
@@ -42,8 +45,33 @@ static inline void check_words(const char *file, int line, const char *words)
     OK(ek_error_message(text, sizeof text));
     if (strstr(text, words) == NULL) {
         fprintf(stderr, "%s:%d: last error: %s\n  without: %s\n", file, line, text, words);
-        exit(1);
+        _Exit(1);
     }
+}
+
+/* How often a program does its work: as its first argument says, for checkers that slow it down. */
+static inline unsigned rounds(int argc, char **argv, unsigned usual)
+{
+    return argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : usual;
+}
+
+/* Bytes that are allocated now, where the C library tells. */
+static inline size_t allocated(void)
+{
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
+    struct mallinfo2 all = mallinfo2();
+    return all.uordblks + all.hblkhd;
+#else
+    return 0;
+#endif
+}
+
+static inline uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
 }
 
 static inline ek_pool *new_pool(void)
@@ -91,7 +119,7 @@ static inline ek_worker_stats stats(const ek_pool *pool, ek_worker_id worker)
         if (rows[row].worker == worker)
             return rows[row];
     fprintf(stderr, "no statistics of worker %llx\n", (unsigned long long)worker);
-    exit(1);
+    _Exit(1);
 }
 
 #endif

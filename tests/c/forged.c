@@ -3,15 +3,12 @@
 
 #include "check.h"
 
-enum { WORKERS = 4, HELD = 8, ROUNDS = 300000 };
+enum { WORKERS = 4, HELD = 8 };
 
 static uint64_t random_bits(void)
 {
     static uint64_t state = 0x9e3779b97f4a7c15;
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
+    return next_random(&state);
 }
 
 static ek_pool *pool;
@@ -136,7 +133,7 @@ static void forged_id(void)
     CHECK(ticket.worker == held[0][0].worker && ticket.opaque == held[0][0].opaque);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     pool = new_pool();
     for (uint64_t i = 0; i < WORKERS; i++) {
@@ -144,7 +141,7 @@ int main(void)
         for (int j = 0; j < HELD; j++)
             OK(ek_pool_begin(pool, workers[i], random_bits() % 100000, &held[i][j]));
     }
-    for (int round = 0; round < ROUNDS; round++) {
+    for (unsigned round = rounds(argc, argv, 300000); round > 0; round--) {
         forged_ticket();
         forged_id();
         if (round % 1000 == 0)

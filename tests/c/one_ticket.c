@@ -2,13 +2,11 @@
  * of the core; this is the C function. */
 #define _POSIX_C_SOURCE 200112L
 
-#include "check.h"
+#include "threads.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
 
-enum { ROUNDS = 20000 };
+static unsigned all_rounds;
 
 static ek_pool *pool;
 static ek_ticket ticket;
@@ -30,7 +28,7 @@ static void meet(unsigned meeting, unsigned *random)
 static void *finish(void *first)
 {
     unsigned random = first != NULL;
-    for (unsigned round = 0; round < ROUNDS; round++) {
+    for (unsigned round = 0; round < all_rounds; round++) {
         if (first != NULL)
             OK(ek_pool_dispatch(pool, NULL, &ticket));
         meet(2 * round + 1, &random);
@@ -44,22 +42,22 @@ static void *finish(void *first)
     return NULL;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    pthread_t other;
     ek_ticket sibling;
     int first;
 
+    all_rounds = rounds(argc, argv, 20000);
     pool = new_pool();
     ek_worker_id worker = add(pool, 1);
     OK(ek_pool_dispatch(pool, NULL, &sibling));
-    CHECK(pthread_create(&other, NULL, finish, NULL) == 0);
+    pthread_t other = start(finish, NULL);
     finish(&first);
-    CHECK(pthread_join(other, NULL) == 0);
+    join(other);
 
     CHECK(stats(pool, worker).in_flight == 1);
-    CHECK(totals(pool).finished == ROUNDS);
-    CHECK(totals(pool).anomalies == ROUNDS);
+    CHECK(totals(pool).finished == all_rounds);
+    CHECK(totals(pool).anomalies == all_rounds);
     OK(ek_pool_finish(pool, &sibling));
     CHECK(totals(pool).in_flight == 0);
     ek_pool_free(pool);

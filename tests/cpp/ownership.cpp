@@ -4,9 +4,9 @@
 // Twice.
 #include "evenkeel.hpp"
 
+#include "check.hpp"
+
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #if __cplusplus >= 202002L
@@ -17,24 +17,7 @@ using namespace evenkeel;
 
 namespace {
 
-void check(bool holds, const char *what, int line) {
-    if (holds) return;
-    std::fprintf(stderr, "ownership.cpp:%d: does not hold: %s\n  last error: %s\n", line, what,
-                 error_message().c_str());
-    std::exit(1);
-}
-#define CHECK(condition) check(static_cast<bool>(condition), #condition, __LINE__)
-#define OK(call) CHECK((call) == Status::ok)
-
-Pool new_pool(std::uint64_t workers) {
-    Pool pool = *Pool::create();
-    for (std::uint64_t key = 0; key < workers; key++) CHECK(pool.add(key));
-    return pool;
-}
-
-std::uint64_t in_flight(const Pool &pool) { return pool.totals()->in_flight; }
-std::uint64_t anomalies(const Pool &pool) { return pool.totals()->anomalies; }
-std::uint64_t in_flight(const ek_pool *pool) {
+std::uint64_t raw_in_flight(const ek_pool *pool) {
     Totals totals;
     CHECK(ek_pool_totals_get(pool, &totals, sizeof totals) == EK_OK);
     return totals.in_flight;
@@ -87,14 +70,14 @@ void a_request_outlives_pool_and_picker() {
         of_picker = *picker.dispatch();
         begun = *pool.begin(*pool.find(0), 7);
     }
-    CHECK(in_flight(watched) == 3 && begun.tokens() == 7);
+    CHECK(raw_in_flight(watched) == 3 && begun.tokens() == 7);
     OK(begun.grow(3));
     CHECK(begun.tokens() == 10);
     of_pool = {};
     of_picker = {};
-    CHECK(in_flight(watched) == 1);
+    CHECK(raw_in_flight(watched) == 1);
     std::thread([taken = std::move(begun)] {}).join();
-    CHECK(in_flight(watched) == 0);
+    CHECK(raw_in_flight(watched) == 0);
     ek_pool_free(watched);
 
     // Here nothing else holds the pool; a checker of memory would tell.
