@@ -21,9 +21,14 @@ pub(super) fn choose<const TOKENS_FIRST: bool>(
         for _ in 0..DRAWS {
             let (first, second) = two_below(rng, span);
             if let (Ok(first), Ok(second)) = (scope.draw_nth(first), scope.draw_nth(second)) {
-                let both_loaded = has_load(&scope, first) && has_load(&scope, second);
-                let order = compare::<TOKENS_FIRST>(&scope, second, first, both_loaded);
-                return Ok(if order == Ordering::Less { second } else { first });
+                let better = match scope.view.is_uniform() {
+                    true => is_better::<TOKENS_FIRST>(&scope, second, first),
+                    false => {
+                        let both_loaded = has_load(&scope, first) && has_load(&scope, second);
+                        compare::<TOKENS_FIRST>(&scope, second, first, both_loaded).is_lt()
+                    }
+                };
+                return Ok(if better { second } else { first });
             }
         }
     }
