@@ -18,19 +18,26 @@ pub(crate) fn unstarted_cursor(rng: &mut Rng) -> u64 {
 
 // Relaxed throughout: the cursor is one word, and nothing else belongs to it.
 
-/// The very next slot, if it is eligible and nobody else moves the cursor.
+/// The very next slot, if it is eligible and others let go of the cursor soon.
 #[inline(always)]
 pub(super) fn next(scope: Scope<'_>) -> Option<Choice> {
+    const TRIES: u32 = 8;
     let cursor = scope.view.region().header(header::CURSOR);
-    let last = cursor.load(Ordering::Relaxed);
-    if last & UNSTARTED != 0 {
-        return None;
+    let mut last = cursor.load(Ordering::Relaxed);
+    for _ in 0..TRIES {
+        if last & UNSTARTED != 0 {
+            return None;
+        }
+        let after = scope.view.after(last as usize);
+        let found = scope.draw(if after < scope.view.len() { after } else { 0 }).ok()?;
+        let next = scope.view.id(found.position).slot() as u64;
+        match cursor.compare_exchange(last, next, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Some(found),
+            Err(now) => last = now,
+        }
+        sync::retry();
     }
-    let after = scope.view.after(last as usize);
-    let found = scope.draw(if after < scope.view.len() { after } else { 0 }).ok()?;
-    let next = scope.view.id(found.position).slot() as u64;
-    cursor.compare_exchange(last, next, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    Some(found)
+    None
 }
 
 pub(super) fn choose(scope: Scope<'_>) -> Result<Choice, Refusal> {
