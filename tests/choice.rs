@@ -699,6 +699,25 @@ fn case_27_a_bad_weight_changes_nothing_and_stops_nothing() {
     assert_eq!(pool.pick(&Request::default()), Ok(workers[1]));
 }
 
+/// Saturated means that nobody is below the cap. Here one is, who has no room for the tokens.
+#[test]
+fn case_48_no_room_beside_a_full_one() {
+    for policy in Policy::ALL {
+        let (pool, workers) = pool_of(2);
+        let cap = WorkerUpdate { max_in_flight: Some(2), ..WorkerUpdate::default() };
+        for &worker in &workers {
+            pool.update(worker, cap).unwrap();
+        }
+        hold(&pool, workers[0], 2);
+        let _heavy = pool.begin(workers[1], u32::MAX).unwrap();
+        let refused = pool.dispatch(&Request { tokens: 1, ..by(policy) });
+        assert_eq!((refused, pool.totals().unwrap().saturated), (Err(Error::Overflow), 0));
+        let _light = pool.dispatch(&by(policy)).unwrap();
+        let refused = pool.dispatch(&Request { tokens: 1, ..by(policy) });
+        assert_eq!((refused, pool.totals().unwrap().saturated), (Err(Error::Saturated), 1));
+    }
+}
+
 #[test]
 fn case_28_policy_numbers() {
     for number in [0, 6, 9999, u32::MAX, 1 << 8 | 1, 1 << 16 | 1] {
