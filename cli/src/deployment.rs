@@ -10,7 +10,10 @@ pub struct Deployment {
     pub prefill: Duration,
     /// Of uncached tokens, by all prefill ranks together.
     pub prefill_tokens_per_s: f64,
+    /// From the last token on the link until the KV is usable.
     pub transfer: Duration,
+    /// Of whole prompts, into each decode rank.
+    pub transfer_tokens_per_s: f64,
     pub step: Step,
     /// Tokens that a decode rank has room for.
     pub kv_capacity: Option<u64>,
@@ -45,15 +48,16 @@ impl Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum Preset {
-    /// DeepSeek-V4-Pro on 8 + 8 MI355X: calibrated to a published measurement on AgentX. Its
-    /// sparse attention makes KV tokens free.
+    /// DeepSeek-V4-Pro on 8 + 8 MI355X: found by ci/calibrate.py for a published measurement on
+    /// AgentX. Its sparse attention makes KV tokens free.
     #[value(name = "deepseek-v4-mi355x")]
     DeepseekV4Mi355x,
     /// The same with full attention over an MLA cache: 70 KB a token read at 4 TB/s cost 17 ms a
     /// million tokens. Derived, not measured.
     MlaFullAttention,
     /// OPT-13B on 8 + 8 A100-80GB: the step as DistServe fitted it. Prefill and transfer are
-    /// derived: 26 GFLOP a token at 130 TFLOP/s a GPU, 60,000 tokens of KV beside the weights.
+    /// derived: 26 GFLOP a token at 130 TFLOP/s a GPU, 0.8 MB of KV a token over 40 GB/s and 60,000
+    /// tokens of it beside the weights.
     #[value(name = "opt13b-a100")]
     Opt13bA100,
 }
@@ -62,15 +66,16 @@ impl Preset {
     pub fn deployment(self) -> Deployment {
         let deepseek = Deployment {
             prefill: Duration::from_millis(18),
-            prefill_tokens_per_s: 240_000.0,
-            transfer: Duration::from_secs(1),
+            prefill_tokens_per_s: 200_000.0,
+            transfer: Duration::from_millis(1_100),
+            transfer_tokens_per_s: 1_150_000.0,
             step: Step {
                 base: Duration::from_micros(7_580),
                 per_request: Duration::from_micros(332),
                 per_million_kv_tokens: Duration::ZERO,
             },
             kv_capacity: None,
-            think_cap: Duration::from_millis(4_500),
+            think_cap: Duration::from_millis(5_300),
             gpus: 16,
         };
         match self {
@@ -83,6 +88,7 @@ impl Preset {
                 prefill: Duration::from_millis(1),
                 prefill_tokens_per_s: 40_000.0,
                 transfer: Duration::from_millis(50),
+                transfer_tokens_per_s: 50_000.0,
                 step: Step {
                     base: Duration::from_micros(19_930),
                     per_request: Duration::from_nanos(38_500),

@@ -140,9 +140,14 @@ struct SimulateOptions {
     #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
     prefill_rate: Option<f64>,
 
-    /// From the end of prefill until the KV is on its decode rank [default: the preset's]
+    /// Latency of the KV's way from prefill to its decode rank [default: the preset's]
     #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
     transfer: Option<Duration>,
+
+    /// Prompt tokens a second into each decode rank, one prompt after the other [default: the
+    /// preset's]
+    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
+    transfer_rate: Option<f64>,
 
     /// Longer pauses between response and next request are cut [default: the preset's]
     #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]

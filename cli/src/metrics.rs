@@ -12,6 +12,7 @@ const LONGEST_US: u64 = 24 * 60 * 60 * 1_000_000;
 pub struct RankSample {
     pub outstanding: u32,
     pub running: u32,
+    /// Tokens, those of prompts on their way among them.
     pub kv: u64,
 }
 

@@ -72,6 +72,8 @@ pub struct Setup<'a> {
 enum Event {
     /// The next request of a session, or this one of the trace.
     Arrival(usize),
+    /// The prompt's KV begins its way to its decode rank.
+    Prefilled(usize),
     /// The prompt is on its decode rank and decodes as soon as there is room.
     Transferred(usize),
     StepEnd,
@@ -174,8 +176,17 @@ struct DecodeRank {
     reserved: u64,
     /// Prompts dispatched to this rank that don't decode yet.
     waiting_tokens: u64,
+    /// KV comes in one prompt after the other.
+    link_free_at: Duration,
     /// Transferred requests that wait for the next step, or for room.
     queue: VecDeque<usize>,
+}
+
+impl DecodeRank {
+    /// KV tokens: engines set room aside for a prompt before it is prefilled.
+    fn held(&self) -> u64 {
+        self.kv + self.waiting_tokens
+    }
 }
 
 /// A request from its arrival to its last token.
@@ -230,6 +241,7 @@ impl<'a> Simulation<'a> {
             kv: 0,
             reserved: 0,
             waiting_tokens: 0,
+            link_free_at: Duration::ZERO,
             queue: VecDeque::new(),
         });
         let prefill_ranks = (prefill.workers()?.into_iter())
@@ -281,6 +293,7 @@ impl<'a> Simulation<'a> {
             self.now = at;
             match event {
                 Event::Arrival(index) => self.arrive(index)?,
+                Event::Prefilled(flight) => self.transfer(flight),
                 Event::Transferred(flight) => {
                     self.ranks[self.flights[flight].rank].queue.push_back(flight);
                     if !self.stepping {
@@ -343,7 +356,7 @@ impl<'a> Simulation<'a> {
             + Duration::from_secs_f64(f64::from(turn.uncached) / self.prefill_rank_tokens_per_s());
         let free_at = &mut self.prefill_ranks[prefill.worker().slot()].free_at;
         *free_at = self.now.max(*free_at) + prefill_time;
-        let transferred_at = *free_at + deployment.transfer;
+        let prefilled_at = *free_at;
         let flight = self.flights.insert(Flight {
             origin: index,
             turn,
@@ -353,8 +366,18 @@ impl<'a> Simulation<'a> {
             arrived: self.now,
             first_token: Duration::ZERO,
         });
-        self.schedule(transferred_at, Event::Transferred(flight));
+        self.schedule(prefilled_at, Event::Prefilled(flight));
         Ok(())
+    }
+
+    fn transfer(&mut self, index: usize) {
+        let Deployment { transfer, transfer_tokens_per_s, .. } = self.setup.deployment;
+        let Flight { turn, rank, .. } = self.flights[index];
+        let link_time = Duration::from_secs_f64(f64::from(turn.input) / transfer_tokens_per_s);
+        let free_at = &mut self.ranks[rank].link_free_at;
+        *free_at = self.now.max(*free_at) + link_time;
+        let transferred_at = *free_at + transfer;
+        self.schedule(transferred_at, Event::Transferred(index));
     }
 
     fn prefill_rank_tokens_per_s(&self) -> f64 {
@@ -446,7 +469,7 @@ impl<'a> Simulation<'a> {
     fn sample_loads(&mut self) -> Result<(), Error> {
         self.decode.sample(self.ranks.iter().map(|rank| Load {
             worker: rank.worker,
-            tokens: rank.kv + rank.waiting_tokens,
+            tokens: rank.held(),
             running: Some(rank.running),
             waiting: Some(rank.outstanding - rank.running),
             timestamp: None,
@@ -469,7 +492,7 @@ impl<'a> Simulation<'a> {
         self.recorder.sample(self.ranks.iter().map(|rank| RankSample {
             outstanding: rank.outstanding,
             running: rank.running,
-            kv: rank.kv,
+            kv: rank.held(),
         }));
         self.samples += 1;
         self.schedule_sample();
@@ -498,7 +521,14 @@ mod tests {
     fn setup(traffic: Traffic<'_>, policy: Policy, seed: u64) -> Setup<'_> {
         Setup {
             traffic,
-            deployment: Preset::DeepseekV4Mi355x.deployment(),
+            deployment: Deployment {
+                prefill: Duration::from_millis(18),
+                prefill_tokens_per_s: 240_000.0,
+                transfer: Duration::from_secs(1),
+                transfer_tokens_per_s: f64::INFINITY,
+                think_cap: Duration::from_millis(4_500),
+                ..Preset::DeepseekV4Mi355x.deployment()
+            },
             policy,
             prefill_policy: Policy::LeastRequests,
             request_tokens: 0,
@@ -581,6 +611,25 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_takes_in_one_prompt_at_a_time() {
+        let arrivals = two_arrivals(24_000, 1_000_000);
+        let traffic = Traffic::Open { arrivals: &arrivals, rate: 1.0 };
+        let running_at = |ranks, ms| {
+            let mut setup = Setup { ranks, ..setup(traffic, Policy::LeastRequests, 1) };
+            setup.deployment.transfer_tokens_per_s = 24_000.0;
+            let mut simulation = Simulation::new(setup).unwrap();
+            simulation.run_until(Duration::from_millis(ms)).unwrap();
+            running(&simulation)
+        };
+        // 118 ms of prefill each, a second on the link, another of latency.
+        assert_eq!(
+            [2_117, 2_118, 2_245, 3_110, 3_127].map(|ms| running_at(1, ms)),
+            [0, 1, 1, 1, 2]
+        );
+        assert_eq!([2_117, 2_118, 2_245].map(|ms| running_at(2, ms)), [0, 1, 2]);
+    }
+
+    #[test]
     fn the_prefill_count_ends_with_the_first_token_or_the_response() {
         let arrivals = two_arrivals(24_000, 100);
         let traffic = Traffic::Open { arrivals: &arrivals, rate: 1.0 };
@@ -614,6 +663,23 @@ mod tests {
         assert_eq!(running_at(Some(48_199), 2_300), 1);
         assert_eq!(running_at(None, 2_300), 0);
         assert_eq!(running_at(Some(1), 1_300), 1, "larger than the rank, it runs alone");
+    }
+
+    #[test]
+    fn a_prompt_holds_kv_from_its_dispatch_on() {
+        let arrivals = [Arrival { at: Duration::from_millis(500), input: 24_000, output: 40 }];
+        let traffic = Traffic::Open { arrivals: &arrivals, rate: 1.0 };
+        let setup = setup(traffic, Policy::RoundRobin, 1);
+        let held_at = |ms| {
+            let mut simulation = Simulation::new(setup).unwrap();
+            simulation.run_until(Duration::from_millis(ms)).unwrap();
+            simulation.ranks.iter().map(DecodeRank::held).sum::<u64>()
+        };
+        // 118 ms of prefill, 1 s of transfer, 40 steps of 7.912 ms.
+        assert_eq!(
+            [499, 500, 1_617, 1_626, 1_934, 1_935].map(held_at),
+            [0, 24_000, 24_000, 24_001, 24_039, 0]
+        );
     }
 
     #[test]

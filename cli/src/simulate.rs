@@ -72,6 +72,7 @@ fn deployment(options: &SimulateOptions) -> Deployment {
         prefill: options.prefill_time.unwrap_or(preset.prefill),
         prefill_tokens_per_s: options.prefill_rate.unwrap_or(preset.prefill_tokens_per_s),
         transfer: options.transfer.unwrap_or(preset.transfer),
+        transfer_tokens_per_s: options.transfer_rate.unwrap_or(preset.transfer_tokens_per_s),
         step: options.step.unwrap_or(preset.step),
         kv_capacity: options.kv_capacity.or(preset.kv_capacity),
         think_cap: options.think_cap.unwrap_or(preset.think_cap),
