@@ -106,7 +106,7 @@ BEGIN {
     if (quick) print "From a --quick run: the figures mean nothing.\n"
     print "Machine: " cpu ", " cores " cores; " rustc "; " date ". Nothing is claimed for more cores or other machines.\n"
     print "Rows are one dispatch and its finish, unless they say otherwise. ns: its time; with several"
-    print "threads, the time in which all of them together get one done. ratio: to the floor, one atomic"
+    print "threads, pinned to the cores in turn, the time in which all of them together get one done. ratio: to the floor, one atomic"
     print "addition and one subtraction on a line that the thread has to itself, measured in the same turns."
     print "Mutex: a `Mutex<Vec>` pool with the same rules, in the same turns. p50, p99, max: of single"
     print "operations, in ns and µs, the clock included. retries: a dispatch and its finish.\n"

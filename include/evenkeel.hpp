@@ -548,8 +548,8 @@ public:
     }
     /// Takes charge of a ticket of this pool.
     InFlight guard(Ticket ticket) noexcept {
-        if (leases_.empty()) return {};
-        return InFlight(leases_[detail::thread_number() % leases_.size()], ticket);
+        if (!leases_) return {};
+        return InFlight(leases_[detail::thread_number() % lease_count], ticket);
     }
 
     /// All active and draining workers, in the order of their slots; as ek_pool_stats.
@@ -573,9 +573,10 @@ public:
     }
 
 private:
-    explicit Pool(ek_pool *pool) noexcept : handle_(pool) {
+    explicit Pool(ek_pool *pool) noexcept
+        : handle_(pool), leases_(new detail::Lease[lease_count]) {
         // Each thread takes one of them.
-        for (int i = 0; i < 16; i++) leases_.push_back(detail::lease(pool));
+        for (std::size_t i = 0; i < lease_count; i++) leases_[i] = detail::lease(pool);
     }
 
     Result<WorkerId> ensure(std::uint64_t key, const ek_worker_config *config) noexcept {
@@ -592,8 +593,11 @@ private:
         return guard(ticket);
     }
 
+    static constexpr std::size_t lease_count = 16;
+
+    // Unique pointers both, so that they stay together, also where a pool is moved to itself.
     detail::Handle<ek_pool> handle_;
-    std::vector<detail::Lease> leases_;
+    std::unique_ptr<detail::Lease[]> leases_;
 };
 
 /// The host's own object for each worker, in an array by slot: a connection, counters, a name.

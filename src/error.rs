@@ -100,8 +100,8 @@ impl std::error::Error for Error {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Refusal {
     Empty,
-    Overflow,
     Saturated,
+    Overflow,
     Unknown,
     Stale,
 }
@@ -110,7 +110,7 @@ impl Refusal {
     /// The refusal of this number, as `as` gives it.
     #[cold]
     pub(crate) fn from_number(number: u64) -> Self {
-        let all = [Self::Empty, Self::Overflow, Self::Saturated, Self::Unknown, Self::Stale];
+        let all = [Self::Empty, Self::Saturated, Self::Overflow, Self::Unknown, Self::Stale];
         all[number as usize]
     }
 

@@ -67,7 +67,7 @@ fn project(name: &str, lines: &str, options: &[&str]) {
     let project = folder(name);
     readme_program(&project);
     let lists = format!(
-        "cmake_minimum_required(VERSION 3.18)\n\
+        "cmake_minimum_required(VERSION 3.19)\n\
          project({name} LANGUAGES CXX)\n\
          set(CMAKE_CXX_STANDARD 17)\n\
          {lines}\n\

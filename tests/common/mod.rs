@@ -69,7 +69,7 @@ pub struct Until<'a>(pub &'a AtomicBool);
 
 impl Drop for Until<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.store(true, Ordering::Release);
     }
 }
 
@@ -91,10 +91,12 @@ impl StartingLine {
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
         let all = arrived.next_multiple_of(self.threads);
         for spins in 1.. {
+            // First: who leaves at the end has arrived before.
+            let left = self.left.load(Ordering::Acquire);
             if self.arrived.load(Ordering::Acquire) >= all {
                 return;
             }
-            assert!(!self.left.load(Ordering::Relaxed), "one has failed");
+            assert!(!left, "one has failed");
             if spins % 200 == 0 {
                 std::thread::yield_now();
             }

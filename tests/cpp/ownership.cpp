@@ -34,6 +34,8 @@ static_assert(!std::is_constructible_v<List<ek_load>, std::vector<Load> &>);
 
 void a_request_ends_once() {
     Pool pool = new_pool(2);
+    Pool &same = pool;
+    pool = std::move(same);
     {
         auto first = pool.dispatch();
         CHECK(first && *first && first->worker() != 0 && in_flight(pool) == 1);

@@ -542,13 +542,12 @@ impl State {
         if eligible.is_empty() {
             return Err(Error::Empty);
         }
-        let all = eligible.len();
         eligible.retain(|worker| !counting || !worker.is_at_cap());
         let below_cap = eligible.len();
         eligible
             .retain(|worker| room_for.is_none_or(|more| worker.tokens.checked_add(more).is_some()));
         if eligible.is_empty() {
-            return Err(if below_cap < all { Error::Saturated } else { Error::Overflow });
+            return Err(if below_cap == 0 { Error::Saturated } else { Error::Overflow });
         }
         let allowed = match request.policy.unwrap_or(self.tuning.policy) {
             Policy::RoundRobin => self.next_slot(eligible),
