@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # ci/simulate.sh TRACE: outstanding-requests CV of each policy on an AgentX trace at concurrency
-# 192, one simulated hour, mean of seeds 1 to 5, against the published measurement.
+# 192, one simulated hour, mean of seeds 1 to 5, against the published measurement; then every
+# published cell at 192 and 384.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rows=$(mktemp)
@@ -21,3 +22,4 @@ for policy, (value, within) in published.items():
     print(f"{policy:15} {cv[policy]:.3f}, published {value:.2f} ± {within}{'  OFF' if off else ''}")
 sys.exit("the order or a value is off" if bad else 0)
 PY
+ci/calibrate.py "$1"

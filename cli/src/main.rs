@@ -1,7 +1,10 @@
 //! The command `evenkeel`.
 
+mod deployment;
+mod metrics;
 mod model;
 mod simulate;
+mod table;
 mod trace;
 mod workload;
 
@@ -14,6 +17,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use evenkeel::Policy;
+
+use crate::deployment::{Preset, Step};
 
 /// Worker selection for LLM routers
 #[derive(Parser)]
@@ -30,51 +36,130 @@ enum Command {
 
 /// Compare the policies on a simulated deployment
 ///
-/// Agentic conversations run in virtual time against one prefill server and decode ranks in lock
-/// step. The real pool makes every choice; only the engines are a model, calibrated to a measured
-/// deployment (DeepSeek-V4-Pro on MI355X).
+/// Requests run in virtual time against prefill ranks and decode ranks in lock step. The real pools
+/// make every choice, fed by real polls; only the engines are a model, by default calibrated to a
+/// measured deployment.
 ///
-/// Printed are means of samples, one a simulated second: how unevenly the outstanding requests
-/// (from dispatch to last token) are spread over the ranks, as standard deviation ÷ mean, and the
-/// running batch of the busiest rank, for which every decode step waits.
+/// Printed are, for each policy, the mean over the seeds (± standard deviation) and the change
+/// against round_robin. Outstanding requests (from dispatch to last token), running batches and KV
+/// tokens are sampled once a simulated second.
 #[derive(Args)]
 struct SimulateOptions {
-    /// AgentX file to replay [default: a built-in synthetic workload]
+    /// Trace to replay [default: a built-in synthetic agentic workload]
     ///
-    /// One session a line: {"req":[[start_s, input_tokens, output_tokens, cached_input_tokens,
-    /// api_time_s, think_time_s], …]}, times in seconds or null. Other fields and objects of
-    /// sub-agents are ignored.
+    /// Conversations (each sends its next request after the last response): AgentX, one session a
+    /// line, {"req":[[start_s, input_tokens, output_tokens, cached_input_tokens, api_time_s,
+    /// think_time_s], …]}; or as published, one conversation a .json file, or a folder of them.
+    ///
+    /// Requests at moments of their own: Mooncake, one a line, {"timestamp": ms, "input_length",
+    /// "output_length"}; CSV with the header TIMESTAMP,ContextTokens,GeneratedTokens (Azure) or
+    /// time_s,input_tokens,output_tokens.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+
+    /// Leave the sub-agents of the trace out; otherwise each is a conversation like any other
+    #[arg(long)]
+    no_sub_agents: bool,
 
     /// Conversations at a time; several numbers, separated by commas, are compared
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "192",
           value_parser = |text: &str| number(text, 1..=1_000_000u32))]
     concurrency: Vec<u32>,
 
-    /// Decode ranks
-    #[arg(long, value_name = "N", default_value = "8",
-          value_parser = |text: &str| number(text, 1..=u16::MAX))]
-    ranks: u16,
+    /// How much faster than recorded requests at moments of their own arrive; several are compared
+    #[arg(long, value_name = "X,…", value_delimiter = ',', default_value = "1",
+          value_parser = |text: &str| number(text, 0.001..=1_000.0))]
+    rate_scale: Vec<f64>,
 
-    /// Runs of each policy, with the seeds 1 to N; their means are printed
+    /// Policies of the decode ranks
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = policy,
+          default_value = "round_robin,tokens,requests,least_requests")]
+    policies: Vec<Policy>,
+
+    /// Runs of each policy, with the seeds 1 to N
     #[arg(long, value_name = "N", default_value = "1",
           value_parser = |text: &str| number(text, 1..=10_000u64))]
     seeds: u64,
 
-    /// Simulated time that is measured, after ten minutes that are not: 1h, 90s
+    /// Simulated time that is measured, at most to the end of the trace: 1h, 90s
     #[arg(long, value_name = "TIME", default_value = "1h",
           value_parser = |text: &str| time(text, Duration::from_secs(1)))]
     duration: Duration,
+
+    /// Simulated time before that
+    #[arg(long, value_name = "TIME", default_value = "10m",
+          value_parser = |text: &str| time(text, Duration::ZERO))]
+    warm_up: Duration,
 
     /// Simulated time between two polls of the ranks' loads: 1s, 250ms
     #[arg(long, value_name = "TIME", default_value = "1s",
           value_parser = |text: &str| time(text, Duration::from_millis(1)))]
     poll_interval: Duration,
 
-    /// Print a JSON array instead of a table
+    /// From the moment that a rank's load is sampled to the one when it is published
+    #[arg(long, value_name = "TIME", default_value = "0s",
+          value_parser = |text: &str| time(text, Duration::ZERO))]
+    poll_delay: Duration,
+
+    /// What parts of the deployment take
+    #[arg(long, value_enum, default_value = "deepseek-v4-mi355x")]
+    preset: Preset,
+
+    /// Decode step: a + b × the largest batch + c × the largest KV, in ms, ms and ms per million
+    /// tokens [default: the preset's]
+    #[arg(long, value_name = "A,B,C", value_parser = step)]
+    step: Option<Step>,
+
+    /// Decode ranks
+    #[arg(long, value_name = "N", default_value = "8",
+          value_parser = |text: &str| number(text, 1..=u16::MAX))]
+    ranks: u16,
+
+    /// Tokens that a decode rank has room for [default: the preset's]
+    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1..=u64::MAX))]
+    kv_capacity: Option<u64>,
+
+    /// Prefill ranks, which share the prefill rate; 1: one FIFO server
+    #[arg(long, value_name = "N", default_value = "1",
+          value_parser = |text: &str| number(text, 1..=u16::MAX))]
+    prefill_ranks: u16,
+
+    /// Policy of the prefill ranks
+    #[arg(long, value_name = "NAME", value_parser = policy, default_value = "least_requests")]
+    prefill_policy: Policy,
+
+    /// A request counts on its prefill rank until its response ends, not until its first token
     #[arg(long)]
+    prefill_counts_to_the_end: bool,
+
+    /// What each prompt takes in prefill, whatever its length [default: the preset's]
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
+    prefill_time: Option<Duration>,
+
+    /// Uncached tokens a second of all prefill ranks [default: the preset's]
+    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
+    prefill_rate: Option<f64>,
+
+    /// Latency of the KV's way from prefill to its decode rank [default: the preset's]
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
+    transfer: Option<Duration>,
+
+    /// Prompt tokens a second into each decode rank, one prompt after the other [default: the
+    /// preset's]
+    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
+    transfer_rate: Option<f64>,
+
+    /// Longer pauses between response and next request are cut [default: the preset's]
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
+    think_cap: Option<Duration>,
+
+    /// Print a JSON array instead of tables
+    #[arg(long, conflicts_with = "csv")]
     json: bool,
+
+    /// Print CSV instead of tables
+    #[arg(long)]
+    csv: bool,
 }
 
 fn number<T: FromStr + PartialOrd + Display>(
@@ -82,8 +167,30 @@ fn number<T: FromStr + PartialOrd + Display>(
     allowed: RangeInclusive<T>,
 ) -> Result<T, String> {
     text.parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
-        format!("expected a whole number from {} to {}", allowed.start(), allowed.end())
+        let whole = if T::from_str("0.5").is_err() { "whole " } else { "" };
+        format!("expected a {whole}number from {} to {}", allowed.start(), allowed.end())
     })
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    let policy = Policy::ALL.into_iter().find(|policy| simulate::short_name(*policy) == text);
+    policy.map_or_else(|| text.parse().map_err(|error: evenkeel::Error| error.to_string()), Ok)
+}
+
+fn step(text: &str) -> Result<Step, String> {
+    let ms: Option<Vec<_>> = text
+        .split(',')
+        .map(|part| {
+            let ms: f64 = part.trim().parse().ok().filter(|ms| (0.0..=60_000.0).contains(ms))?;
+            Some(Duration::from_secs_f64(ms / 1e3))
+        })
+        .collect();
+    match ms.as_deref() {
+        Some(&[base, per_request, per_million_kv_tokens]) => {
+            Ok(Step { base, per_request, per_million_kv_tokens })
+        }
+        _ => Err("expected three numbers from 0 to 60000, such as 7.58,0.332,17".into()),
+    }
 }
 
 fn time(text: &str, shortest: Duration) -> Result<Duration, String> {

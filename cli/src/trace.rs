@@ -1,121 +1,170 @@
-//! Reads AgentX traces in the compact form: one session a line, its requests as arrays
-//! `[start_s, input_tokens, output_tokens, cached_input_tokens, api_time_s, think_time_s]`.
+//! Reads traces: of conversations (AgentX) or of requests at moments of their own (Mooncake, Azure,
+//! plain CSV). Whatever can't be read is an error with file, line and reason.
+
+mod agentx;
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::time::Duration;
+use std::str::{self, FromStr};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
-use crate::model::{Conversation, Turn};
+use crate::model::{Arrival, Conversation};
 
-#[derive(Deserialize)]
-struct Session {
-    req: Vec<Entry>,
+/// What goes beyond is no trace, and must not fill the memory.
+const LONGEST_LINE: u64 = 16 << 20;
+
+pub enum Trace {
+    /// None is empty.
+    Conversations(Vec<Conversation>),
+    /// In the order of their times, the first at 0.
+    Arrivals(Vec<Arrival>),
 }
 
-enum Entry {
-    Request(Request),
-    SubAgent,
-}
-
-/// The columns of a request. Times that the recording lacks are null.
-#[derive(Deserialize)]
-struct Request {
-    start_s: f64,
-    input: u32,
-    output: u32,
-    cached: u32,
-    _api_time_s: Option<f64>,
-    think_time_s: Option<f64>,
-}
-
-#[derive(Deserialize)]
-struct SubAgent {
-    #[serde(rename = "sub")]
-    _requests: IgnoredAny,
-}
-
-/// By hand, since an untagged enum would answer every fault with "did not match any variant".
-impl<'de> Deserialize<'de> for Entry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct EntryVisitor;
-
-        impl<'de> Visitor<'de> for EntryVisitor {
-            type Value = Entry;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str(
-                    "[start, input, output, cached, api time, think time] or a sub-agent's object",
-                )
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Conversations(conversations) => {
+                let requests: usize = conversations.iter().map(Vec::len).sum();
+                write!(f, "{} conversations, {requests} requests", conversations.len())
             }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Entry, A::Error> {
-                Request::deserialize(SeqAccessDeserializer::new(seq)).map(Entry::Request)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Entry, A::Error> {
-                SubAgent::deserialize(MapAccessDeserializer::new(map)).map(|_| Entry::SubAgent)
-            }
+            Self::Arrivals(arrivals) => write!(f, "{} requests", arrivals.len()),
         }
-
-        deserializer.deserialize_any(EntryVisitor)
     }
 }
 
-/// Every conversation of the file. Sub-agents are left out: they are 1.4 % of AgentX's requests.
-pub fn read_agentx(path: &Path) -> Result<Vec<Conversation>> {
-    let name = path.display();
-    let file = File::open(path).with_context(|| name.to_string())?;
-    let mut conversations = Vec::new();
-    for (index, line) in BufReader::new(file).lines().enumerate() {
-        let conversation = line
-            .map_err(Into::into)
-            .and_then(
-                |line| if line.trim().is_empty() { Ok(Vec::new()) } else { parse_session(&line) },
-            )
-            .with_context(|| format!("{name}:{}", index + 1))?;
-        conversations.push(conversation);
+/// A folder and `.json` files are AgentX as published; of others the first line tells the format.
+pub fn read(path: &Path, sub_agents: bool) -> Result<Trace> {
+    let (mut conversations, mut arrivals) = (Vec::new(), Vec::new());
+    if path.is_dir() {
+        conversations = agentx::read_folder(path, sub_agents)?;
+    } else if path.extension().is_some_and(|extension| extension == "json") {
+        conversations = agentx::read_published(path, sub_agents)?;
+    } else {
+        let mut format = None;
+        for_each_line(path, |line| {
+            let format = match format {
+                Some(format) => format,
+                None => {
+                    let told = *format.insert(Format::of(line)?);
+                    if matches!(told, Format::Azure | Format::Csv) {
+                        return Ok(()); // The line was a header.
+                    }
+                    told
+                }
+            };
+            match format {
+                Format::AgentX => conversations.extend(agentx::parse_session(line, sub_agents)?),
+                Format::Mooncake => arrivals.push(parse_mooncake(line)?),
+                Format::Azure => arrivals.push(parse_azure(line)?),
+                Format::Csv => arrivals.push(parse_csv(line)?),
+            }
+            Ok(())
+        })?;
     }
     conversations.retain(|conversation| !conversation.is_empty());
-    ensure!(!conversations.is_empty(), "{name}: no requests in this file");
-    Ok(conversations)
+    if let Some(first) = arrivals.iter().map(|arrival: &Arrival| arrival.at).min() {
+        arrivals.iter_mut().for_each(|arrival| arrival.at -= first);
+        arrivals.sort_by_key(|arrival| arrival.at);
+        return Ok(Trace::Arrivals(arrivals));
+    }
+    ensure!(!conversations.is_empty(), "{}: no requests in it", path.display());
+    Ok(Trace::Conversations(conversations))
 }
 
-fn parse_session(line: &str) -> Result<Conversation> {
-    let session: Session = serde_json::from_str(line).map_err(without_line)?;
-    let requests = session.req.into_iter().filter_map(|entry| match entry {
-        Entry::Request(request) => Some(request),
-        Entry::SubAgent => None,
-    });
-    let mut previous_start = 0.0;
-    requests
-        .enumerate()
-        .map(|(index, request)| {
-            let turn =
-                turn(&request, previous_start).with_context(|| format!("request {}", index + 1));
-            previous_start = request.start_s;
-            turn
-        })
-        .collect()
+/// Lines that are not blank; errors get their place.
+fn for_each_line(path: &Path, mut read: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    let name = path.display();
+    let file = File::open(path).with_context(|| name.to_string())?;
+    let mut text = BufReader::new(file);
+    let mut line = Vec::new();
+    for number in 1.. {
+        let mut read_line = || {
+            line.clear();
+            let length = (&mut text).take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+            ensure!((length as u64) < LONGEST_LINE, "a line of {LONGEST_LINE} bytes or more");
+            let line = str::from_utf8(&line)?.trim_start_matches('\u{feff}').trim();
+            if !line.is_empty() {
+                read(line)?;
+            }
+            Ok(length)
+        };
+        if read_line().with_context(|| format!("{name}:{number}"))? == 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
-fn turn(request: &Request, previous_start: f64) -> Result<Turn> {
-    let Request { start_s, input, output, cached, think_time_s, .. } = *request;
-    let Some(uncached) = input.checked_sub(cached) else {
-        bail!("{cached} cached tokens of {input} input tokens");
-    };
-    // Where the previous response's end is unknown its start stands in: no pause is longer.
-    let think = think_time_s.unwrap_or(start_s - previous_start);
-    let think =
-        Duration::try_from_secs_f64(think).with_context(|| format!("think time of {think} s"))?;
-    // Some recorded responses are empty; a decode step yields a token.
-    Ok(Turn { input, uncached, output: output.max(1), think })
+#[derive(Clone, Copy)]
+enum Format {
+    AgentX,
+    Mooncake,
+    Azure,
+    Csv,
+}
+
+impl Format {
+    /// Of a file that begins with this line.
+    fn of(line: &str) -> Result<Self> {
+        match line {
+            "TIMESTAMP,ContextTokens,GeneratedTokens" => Ok(Self::Azure),
+            "time_s,input_tokens,output_tokens" => Ok(Self::Csv),
+            _ if !line.starts_with('{') => bail!(
+                "expected a JSON object or a header, TIMESTAMP,ContextTokens,GeneratedTokens or \
+                 time_s,input_tokens,output_tokens"
+            ),
+            _ if line.contains("\"input_length\"") => Ok(Self::Mooncake),
+            _ => Ok(Self::AgentX),
+        }
+    }
+}
+
+fn parse_mooncake(line: &str) -> Result<Arrival> {
+    #[derive(Deserialize)]
+    struct Request {
+        timestamp: f64,
+        input_length: u32,
+        output_length: u32,
+    }
+    let request: Request = serde_json::from_str(line).map_err(without_line)?;
+    let at = seconds(request.timestamp / 1e3)?;
+    Ok(arrival(at, request.input_length, request.output_length))
+}
+
+fn parse_azure(line: &str) -> Result<Arrival> {
+    let [time, input, output] = fields(line)?;
+    let at = humantime::parse_rfc3339_weak(time).with_context(|| format!("timestamp {time:?}"))?;
+    Ok(arrival(at.duration_since(SystemTime::UNIX_EPOCH)?, parse(input)?, parse(output)?))
+}
+
+fn parse_csv(line: &str) -> Result<Arrival> {
+    let [time_s, input, output] = fields(line)?;
+    Ok(arrival(seconds(parse(time_s)?)?, parse(input)?, parse(output)?))
+}
+
+fn fields(line: &str) -> Result<[&str; 3]> {
+    let fields: Vec<_> = line.split(',').map(str::trim).collect();
+    let count = fields.len();
+    fields.try_into().map_err(|_| anyhow!("{count} fields instead of 3"))
+}
+
+fn parse<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(field: &str) -> Result<T> {
+    field.parse().with_context(|| format!("{field:?}"))
+}
+
+fn seconds(seconds: f64) -> Result<Duration> {
+    ensure!((0.0..=1e11).contains(&seconds), "time of {seconds} s");
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Some recorded responses are empty; a decode step yields a token.
+fn arrival(at: Duration, input: u32, output: u32) -> Arrival {
+    Arrival { at, input, output: output.max(1) }
 }
 
 /// serde_json counts lines within the text it was given, which here is one line of the file.
@@ -132,54 +181,89 @@ fn without_line(error: serde_json::Error) -> anyhow::Error {
 mod tests {
     use super::*;
 
-    #[test]
-    fn reads_requests_and_leaves_sub_agents_out() {
-        let line = r#"{"id":"a","tool":9,"sys":3,"req":[
-            [0.0,100,10,0,1.5,0.0],
-            {"sub":[[0.0,50,5,0,1.0,0.0]],"t":2.0,"k":{"agent_id":"b"}},
-            [4.0,160,20,96,null,2.5]]}"#;
-        let turn = |input, uncached, output, think_ms| Turn {
-            input,
-            uncached,
-            output,
-            think: Duration::from_millis(think_ms),
-        };
-        let conversation = parse_session(line).unwrap();
-        assert_eq!(conversation, [turn(100, 100, 10, 0), turn(160, 64, 20, 2_500)]);
+    fn read_as(name: &str, text: &str) -> Result<Trace> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        read(&file, true)
     }
 
-    #[test]
-    fn takes_the_time_between_starts_for_an_unknown_pause() {
-        let line = r#"{"req":[[3.0,100,10,0,null,0.0],[10.0,160,20,96,null,null]]}"#;
-        let conversation = parse_session(line).unwrap();
-        assert_eq!(conversation[1].think, Duration::from_secs(7));
-    }
-
-    #[test]
-    fn says_what_is_wrong_with_a_line() {
-        for (line, reason) in [
-            ("", "column 0: EOF while parsing a value"),
-            (r#"{"id":"a"}"#, "column 10: missing field `req`"),
-            (r#"{"req":[[0,1,2]]}"#, "column 15: invalid length 3"),
-            (r#"{"req":[[0,1,2,0,0,0,0]]}"#, "trailing characters"),
-            (r#"{"req":[[0,-1,2,0,0,0]]}"#, "invalid value: integer `-1`, expected u32"),
-            (r#"{"req":[[0,5000000000,2,0,0,0]]}"#, "expected u32"),
-            (r#"{"req":["x"]}"#, "expected [start, input, output, cached"),
-            (r#"{"req":[{"t":1}]}"#, "missing field `sub`"),
-            (r#"{"req":[[0,10,2,11,0,0]]}"#, "request 1: 11 cached tokens of 10 input tokens"),
-            (r#"{"req":[[0,10,2,0,0,-3]]}"#, "request 1: think time of -3 s"),
-            (r#"{"req":[[9,1,1,0,0,0],[5,1,1,0,0,null]]}"#, "request 2: think time of -4 s"),
-        ] {
-            let error = format!("{:#}", parse_session(line).unwrap_err());
-            assert!(error.contains(reason), "{line}: {error}");
+    fn arrivals(text: &str) -> Vec<(u64, u32, u32)> {
+        match read_as("trace", text).unwrap() {
+            Trace::Arrivals(arrivals) => arrivals
+                .iter()
+                .map(|arrival| (arrival.at.as_millis() as u64, arrival.input, arrival.output))
+                .collect(),
+            Trace::Conversations(_) => panic!("conversations in {text}"),
         }
     }
 
     #[test]
-    fn a_file_without_requests_is_an_error() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "{\"req\":[]}\n").unwrap();
-        let error = read_agentx(file.path()).unwrap_err().to_string();
-        assert!(error.ends_with("no requests in this file"), "{error}");
+    fn reads_requests_at_moments_of_their_own() {
+        let expected = [(0, 100, 10), (1_500, 200, 1)];
+        for text in [
+            "{\"timestamp\":500,\"input_length\":100,\"output_length\":10,\"hash_ids\":[1]}\n\
+             {\"timestamp\":2000,\"input_length\":200,\"output_length\":0}",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 23:59:59.0000000,100,10\r\n\
+             2023-11-17 00:00:00.5000000,200,1\r\n",
+            "\n\u{feff}time_s,input_tokens,output_tokens\n\n2.0, 100, 10\n3.5,200,1\n\n",
+            "time_s,input_tokens,output_tokens\n3.5,200,1\n2,100,10\n",
+        ] {
+            assert_eq!(arrivals(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_conversations_line_by_line() {
+        let line = r#"{"req":[[0,100,10,0,null,0]]}"#;
+        let text = format!("{line}\n{{\"req\":[]}}\n{line}\n");
+        let Trace::Conversations(conversations) = read_as("trace", &text).unwrap() else {
+            panic!("arrivals");
+        };
+        assert_eq!(conversations.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
+    }
+
+    #[test]
+    fn says_where_a_file_is_wrong_and_how() {
+        let csv = "time_s,input_tokens,output_tokens\n1,1,1\n";
+        let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+        let mooncake = "{\"timestamp\":1,\"input_length\":1,\"output_length\":1}\n";
+        for (text, place, reason) in [
+            (format!("{csv}1,2\n"), ":3: ", "2 fields instead of 3"),
+            (format!("{csv}1,2,3,4\n"), ":3: ", "4 fields instead of 3"),
+            (format!("{csv}\n1,-2,3\n"), ":4: ", "\"-2\": invalid digit"),
+            (format!("{csv}-1,2,3\n"), ":3: ", "time of -1 s"),
+            (format!("{csv}NaN,2,3\n"), ":3: ", "time of NaN s"),
+            (format!("{csv}soon,2,3\n"), ":3: ", "\"soon\": invalid float"),
+            (format!("{azure}yesterday,2,3\n"), ":2: ", "timestamp \"yesterday\""),
+            (format!("{mooncake}{{\"timestamp\":2}}\n"), ":2: ", "column 15: missing field"),
+            (format!("{mooncake}{mooncake}1,2,3\n"), ":3: ", "column 1: invalid type"),
+            ("a,b\n1,2\n".into(), ":1: ", "expected a JSON object or a header"),
+            (csv[..34].into(), "", "no requests in it"),
+            ("\n \n".into(), "", "no requests in it"),
+            ("{\"req\":[]}\n".into(), "", "no requests in it"),
+        ] {
+            let error = format!("{:#}", read_as("broken", &text).err().expect(&text));
+            assert!(error.contains(&format!("broken{place}")), "{text}: {error}");
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("bytes");
+        std::fs::write(&file, b"time_s,input_tokens,output_tokens\n\xff\n").unwrap();
+        let error = format!("{:#}", read(&file, true).err().unwrap());
+        assert!(error.contains("bytes:2: invalid utf-8"), "{error}");
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("endless");
+        File::create(&file).unwrap().set_len(1 << 40).unwrap();
+        let error = format!("{:#}", read(&file, true).err().unwrap());
+        assert!(error.contains("endless:1: a line of"), "{error}");
     }
 }

@@ -45,7 +45,8 @@ fn json_has_a_row_for_each_concurrency_and_policy() {
         .collect();
     assert_eq!(names, expected);
     for row in &rows {
-        assert_eq!(row.as_object().map(|row| row.len()), Some(4));
+        assert_eq!(row.as_object().map(|row| row.len()), Some(14));
+        assert!(row["rank_mean_dev"].is_number() && row["ttft_p90_ms"].is_number(), "{row}");
         let cv = number(row, "outstanding_cv");
         assert!(cv > 0.0 && cv < 1.0, "{row}");
         let batch = number(row, "busiest_batch");
@@ -92,14 +93,55 @@ fn a_bad_option_is_named_with_what_is_allowed() {
         ("--duration", "100ms", "from 1s to 30days"),
         ("--poll-interval", "0s", "from 1ms to 30days"),
         ("--poll-interval", "5", "from 1ms to 30days"),
+        ("--rate-scale", "0", "expected a number from 0.001 to 1000"),
+        ("--step", "1,2", "three numbers from 0 to 60000"),
+        ("--step", "1,2,-3", "three numbers from 0 to 60000"),
+        ("--policies", "fastest", "least_requests"),
+        ("--preset", "h100", "deepseek-v4-mi355x, mla-full-attention, opt13b-a100"),
     ] {
         let output = run(&["simulate", &format!("{option}={value}")]);
         assert_eq!(output.status.code(), Some(2), "{option} {value}");
         let text = error_text(&output);
-        let rejected = value.split(',').next_back().unwrap_or(value);
+        let rejected = match option {
+            "--step" => value,
+            _ => value.split(',').next_back().unwrap_or(value),
+        };
         assert!(text.contains(&format!("'{rejected}' for '{option}")), "{text}");
         assert!(text.contains(allowed), "{text}");
     }
+}
+
+#[test]
+fn csv_has_a_line_for_each_rate() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("requests.csv");
+    let lines: String = (0..120).map(|second| format!("{second},1000,50\n")).collect();
+    std::fs::write(&file, format!("time_s,input_tokens,output_tokens\n{lines}")).expect("written");
+    let trace = file.to_str().expect("UTF-8");
+    let options = ["simulate", "--trace", trace, "--warm-up", "10s", "--csv"];
+    let both = ["--rate-scale", "1,2", "--policies", "requests,random"];
+    let output = run(&[&options[..], &both].concat());
+    assert!(output.status.success(), "{}", error_text(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(',').collect()).collect();
+    let names: Vec<_> = lines.iter().map(|line| (line[0], line[1])).collect();
+    let expected = [
+        ("policy", "rate_scale"),
+        ("requests", "1.0"),
+        ("random", "1.0"),
+        ("requests", "2.0"),
+        ("random", "2.0"),
+    ];
+    assert_eq!(names, expected);
+    // 50 tokens a request on 16 GPUs.
+    let throughput = |line: &[&str]| line[2].parse::<f64>().expect("a number") * 16.0 / 50.0;
+    assert!((throughput(&lines[1]) - 1.0).abs() < 0.03, "{text}");
+    assert!((throughput(&lines[3]) - 2.0).abs() < 0.06, "{text}");
+
+    let output = run(&[&options[..], &["--rate-scale", "20"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let text = error_text(&output);
+    assert!(text.contains("the trace ends 5s after its start: too soon for a --warm-up of 10s"));
 }
 
 #[test]

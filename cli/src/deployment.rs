@@ -1,0 +1,124 @@
+//! What each part of a deployment takes, in time and memory, and presets with their sources.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Deployment {
+    /// Each prompt, whatever its length.
+    pub prefill: Duration,
+    /// Of uncached tokens, by all prefill ranks together.
+    pub prefill_tokens_per_s: f64,
+    /// From the last token on the link until the KV is usable.
+    pub transfer: Duration,
+    /// Of whole prompts, into each decode rank.
+    pub transfer_tokens_per_s: f64,
+    pub step: Step,
+    /// Tokens that a decode rank has room for.
+    pub kv_capacity: Option<u64>,
+    pub think_cap: Duration,
+    /// Prefill and decode.
+    pub gpus: u32,
+}
+
+/// The cost of one decode step of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    pub base: Duration,
+    pub per_request: Duration,
+    pub per_million_kv_tokens: Duration,
+}
+
+impl Step {
+    /// It waits for the rank with the largest batch and for the one with the most KV.
+    pub fn time(&self, largest_batch: u32, largest_kv: u64) -> Duration {
+        self.base
+            + self.per_request * largest_batch
+            + self.per_million_kv_tokens.mul_f64(largest_kv as f64 / 1e6)
+    }
+
+    /// How many KV tokens cost a step as much as one more request.
+    pub fn request_tokens(&self) -> u32 {
+        let tokens =
+            1e6 * self.per_request.as_secs_f64() / self.per_million_kv_tokens.as_secs_f64();
+        tokens as u32 // Saturates where tokens cost nothing.
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub enum Preset {
+    /// DeepSeek-V4-Pro on 8 + 8 MI355X: found by ci/calibrate.py for a published measurement on
+    /// AgentX. Its sparse attention makes KV tokens free.
+    #[value(name = "deepseek-v4-mi355x")]
+    DeepseekV4Mi355x,
+    /// The same with full attention over an MLA cache: 70 KB a token read at 4 TB/s cost 17 ms a
+    /// million tokens. Derived, not measured.
+    MlaFullAttention,
+    /// OPT-13B on 8 + 8 A100-80GB: the step as DistServe fitted it. Prefill and transfer are
+    /// derived: 26 GFLOP a token at 130 TFLOP/s a GPU, 0.8 MB of KV a token over 40 GB/s and 60,000
+    /// tokens of it beside the weights.
+    #[value(name = "opt13b-a100")]
+    Opt13bA100,
+}
+
+impl Preset {
+    pub fn deployment(self) -> Deployment {
+        let deepseek = Deployment {
+            prefill: Duration::from_millis(18),
+            prefill_tokens_per_s: 200_000.0,
+            transfer: Duration::from_millis(1_100),
+            transfer_tokens_per_s: 1_150_000.0,
+            step: Step {
+                base: Duration::from_micros(7_580),
+                per_request: Duration::from_micros(332),
+                per_million_kv_tokens: Duration::ZERO,
+            },
+            kv_capacity: None,
+            think_cap: Duration::from_millis(5_300),
+            gpus: 16,
+        };
+        match self {
+            Self::DeepseekV4Mi355x => deepseek,
+            Self::MlaFullAttention => Deployment {
+                step: Step { per_million_kv_tokens: Duration::from_millis(17), ..deepseek.step },
+                ..deepseek
+            },
+            Self::Opt13bA100 => Deployment {
+                prefill: Duration::from_millis(1),
+                prefill_tokens_per_s: 40_000.0,
+                transfer: Duration::from_millis(50),
+                transfer_tokens_per_s: 50_000.0,
+                step: Step {
+                    base: Duration::from_micros(19_930),
+                    per_request: Duration::from_nanos(38_500),
+                    per_million_kv_tokens: Duration::from_millis(627),
+                },
+                kv_capacity: Some(60_000),
+                ..deepseek
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_waits_for_the_largest_batch_and_the_largest_kv() {
+        let step = Step {
+            per_million_kv_tokens: Duration::from_millis(5),
+            ..Preset::DeepseekV4Mi355x.deployment().step
+        };
+        assert_eq!(step.time(10, 2_000_000), Duration::from_micros(7_580 + 3_320 + 10_000));
+    }
+
+    #[test]
+    fn a_request_weighs_what_it_costs_in_tokens() {
+        let request_tokens = |preset: Preset| preset.deployment().step.request_tokens();
+        assert_eq!(request_tokens(Preset::DeepseekV4Mi355x), u32::MAX);
+        assert_eq!(request_tokens(Preset::MlaFullAttention), 19_529);
+        assert_eq!(request_tokens(Preset::Opt13bA100), 61);
+    }
+}
