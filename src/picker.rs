@@ -259,13 +259,14 @@ fn try_plain<const POLICY: u32>(region: &Region, tokens: u32, rng: &mut Rng) -> 
     }
 }
 
+/// Makes the request that a plain one is, out of the straight way.
 #[cold]
 #[inline(never)]
 fn dispatch_plain_by<const POLICY: u32>(region: &Region, tokens: u32, rng: &mut Rng) -> Answer {
-    dispatch_to::<POLICY>(region, &Request { tokens, ..Request::default() }, None, rng)
+    dispatch_by::<POLICY>(region, &Request { tokens, ..Request::default() }, rng)
 }
 
-/// For the rare case that the chosen worker has no room: among those that have.
+/// See [`dispatch_plain_by`].
 #[cold]
 #[inline(never)]
 fn dispatch_plain_with_room<const POLICY: u32>(
@@ -273,7 +274,7 @@ fn dispatch_plain_with_room<const POLICY: u32>(
     tokens: u32,
     rng: &mut Rng,
 ) -> Answer {
-    dispatch_to::<POLICY>(region, &Request { tokens, ..Request::default() }, Some(tokens), rng)
+    dispatch_with_room::<POLICY>(region, &Request { tokens, ..Request::default() }, rng)
 }
 
 #[inline(never)]

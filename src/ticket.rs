@@ -195,7 +195,20 @@ pub(crate) fn begin(region: &Region, worker: WorkerId, tokens: u32) -> Result<Ti
 /// Ends a request. On `Stale` no count has moved, other than that of anomalies.
 #[inline]
 pub(crate) fn end(region: &Region, worker: WorkerId, tokens: u32) -> Result<(), Refusal> {
-    let slot = uncount(region, worker, tokens).ok_or_else(|| anomaly(region))?;
+    let slot = Slot::of(region, worker.slot()).ok_or_else(|| anomaly(region))?;
+    end_from(region, slot, slot.word(), worker, tokens)
+}
+
+/// The same for who has read the slot's word already.
+#[inline]
+fn end_from(
+    region: &Region,
+    slot: Slot<'_>,
+    word: Word,
+    worker: WorkerId,
+    tokens: u32,
+) -> Result<(), Refusal> {
+    uncount_from(region, slot, word, worker, tokens).ok_or_else(|| anomaly(region))?;
     slot.count_finished(worker.generation());
     Ok(())
 }
@@ -206,20 +219,20 @@ pub(crate) fn end(region: &Region, worker: WorkerId, tokens: u32) -> Result<(), 
 /// worker's by then. So the ticket of an abandoned worker takes a successor's request if the tag
 /// goes all the way round between check and exchange (see the crate's limits).
 #[inline]
-fn uncount(region: &Region, worker: WorkerId, tokens: u32) -> Option<Slot<'_>> {
+fn uncount(region: &Region, worker: WorkerId, tokens: u32) -> Option<()> {
     let slot = Slot::of(region, worker.slot())?;
     uncount_from(region, slot, slot.word(), worker, tokens)
 }
 
 /// The same for who has read the slot's word already.
 #[inline]
-fn uncount_from<'a>(
-    region: &'a Region,
-    slot: Slot<'a>,
+fn uncount_from(
+    region: &Region,
+    slot: Slot<'_>,
     word: Word,
     worker: WorkerId,
     tokens: u32,
-) -> Option<Slot<'a>> {
+) -> Option<()> {
     let mut whole = true;
     slot.change_from(word, |word| {
         if !word.is_of(worker.generation()) || slot.generation() != worker.generation() {
@@ -232,7 +245,7 @@ fn uncount_from<'a>(
     if !whole {
         anomaly(region);
     }
-    Some(slot)
+    Some(())
 }
 
 /// Counts an anomaly: an end of what isn't in flight, or of other tokens than are.
@@ -312,14 +325,9 @@ pub(crate) fn end_shared(region: &Region, ticket: &AtomicU64, tokens: u32) -> Re
     if claimed == 0 || ticket.compare_exchange(claimed, 0, relaxed, relaxed).is_err() {
         return Err(anomaly(region));
     }
-    match uncount_from(region, slot, word, worker, tokens) {
-        Some(slot) => {
-            slot.count_finished(worker.generation());
-            Ok(())
-        }
-        None => {
-            ticket.store(claimed, Ordering::Relaxed);
-            Err(anomaly(region))
-        }
+    let ended = end_from(region, slot, word, worker, tokens);
+    if ended.is_err() {
+        ticket.store(claimed, Ordering::Relaxed);
     }
+    ended
 }

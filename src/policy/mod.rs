@@ -465,7 +465,7 @@ pub(crate) fn choose<const POLICY: u32>(
     // Draws compare few exclusions one by one; scans are faster with a set.
     let few = const { if POLICY == Policy::LeastRequests as u32 { 0 } else { FEW_EXCLUDED } };
     if request.candidates.is_none() && request.excluded.len() <= few {
-        return choose_in::<POLICY>(Scope { excluded: request.excluded, ..all }, rng);
+        return look_around::<POLICY>(Scope { excluded: request.excluded, ..all }, rng);
     }
     with_set(view.len(), |set| {
         match request.candidates {
@@ -479,20 +479,16 @@ pub(crate) fn choose<const POLICY: u32>(
         for position in request.excluded.iter().filter_map(|&id| view.position(id)) {
             set[position / 64] &= !(1 << (position % 64));
         }
-        choose_in::<POLICY>(Scope { allowed: Some(set), ..all }, rng)
+        let scope = Scope { allowed: Some(set), ..all };
+        // Draws gain nothing by it here.
+        if const { POLICY == Policy::LeastRequests as u32 }
+            && room_for.is_none()
+            && let Some(choice) = go_straight::<POLICY>(scope, rng)
+        {
+            return Ok(choice);
+        }
+        look_around::<POLICY>(scope, rng)
     })
-}
-
-#[inline(always)]
-fn choose_in<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Result<Choice, Refusal> {
-    // Draws gain nothing by it here.
-    if const { POLICY == Policy::LeastRequests as u32 }
-        && scope.room_for.is_none()
-        && let Some(choice) = go_straight::<POLICY>(scope, rng)
-    {
-        return Ok(choice);
-    }
-    look_around::<POLICY>(scope, rng)
 }
 
 /// The few steps that lead to a worker nearly always, where the view is simple. Short enough to keep

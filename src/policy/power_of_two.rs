@@ -19,8 +19,7 @@ pub(super) fn choose<const TOKENS_FIRST: bool>(
     let span = scope.span();
     if choices == 2 && span >= 2 {
         for _ in 0..DRAWS {
-            let (first, second) = two_below(rng, span);
-            if let (Ok(first), Ok(second)) = (scope.draw_nth(first), scope.draw_nth(second)) {
+            if let Some((first, second)) = draw_two(&scope, span, rng) {
                 let better = match scope.view.is_uniform() {
                     true => is_better::<TOKENS_FIRST>(&scope, second, first),
                     false => {
@@ -45,9 +44,14 @@ pub(super) fn better_of_two<const TOKENS_FIRST: bool>(
     if span < 2 || Tuning::of(scope.view.region()).choices != 2 {
         return None;
     }
-    let (first, second) = two_below(rng, span);
-    let (first, second) = (scope.draw_nth(first).ok()?, scope.draw_nth(second).ok()?);
+    let (first, second) = draw_two(&scope, span, rng)?;
     Some(if is_better::<TOKENS_FIRST>(&scope, second, first) { second } else { first })
+}
+
+#[inline(always)]
+fn draw_two(scope: &Scope<'_>, span: usize, rng: &mut Rng) -> Option<(Choice, Choice)> {
+    let (first, second) = two_below(rng, span);
+    Some((scope.draw_nth(first).ok()?, scope.draw_nth(second).ok()?))
 }
 
 /// Two distinct positions, each ordered pair equally likely to within len² / 2⁶⁴: the first is the
