@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use baselines::{Floor, MutexPool, RouterPool, Rules, Snapshot, SnapshotPool, TowerPool, Worker};
 use crossbeam_epoch::Atomic;
 use evenkeel::{Policy, PoolConfig, Request, WorkerConfig, WorkerId};
-use measure::{Row, is_wanted, median, median_ratio, pool_of, report, rounds, sample};
+use measure::{Row, is_wanted, median_ratio, pool_of, report, rounds, sample};
 use std::hint::black_box;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -137,13 +137,8 @@ fn row(policy: Policy, size: usize, variant: Variant) {
         }
     }
     Row {
-        what,
-        workers: size,
-        threads: 1,
-        ns: Some(median(own.iter().copied())),
-        ratio: Some(median_ratio(&own, &least)),
         mutex_ratio: variant.has_baseline().then(|| median_ratio(&locked, &least)),
-        ..Row::default()
+        ..Row::of_one_thread(what, size, &own, &least)
     }
     .print();
 }
@@ -165,13 +160,5 @@ fn baseline(policy: &str, name: &str, size: usize, mut run: impl FnMut()) {
     let (least, own): (Vec<f64>, Vec<f64>) = (0..rounds())
         .map(|_| (sample(|| black_box(&floor).count_and_uncount()), sample(&mut run)))
         .unzip();
-    Row {
-        what,
-        workers: size,
-        threads: 1,
-        ns: Some(median(own.iter().copied())),
-        ratio: Some(median_ratio(&own, &least)),
-        ..Row::default()
-    }
-    .print();
+    Row::of_one_thread(what, size, &own, &least).print();
 }

@@ -11,7 +11,7 @@ mod measure;
 
 use baselines::Floor;
 use evenkeel::{Policy, Pool, PoolConfig, Request, WorkerConfig, WorkerId};
-use measure::{Row, is_wanted, median, median_ratio, pin, pool_of, report, rounds, sample};
+use measure::{Row, is_wanted, pin, pool_of, report, rounds, sample};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -53,7 +53,7 @@ fn publish(size: usize) {
             (least, sample(|| assert_eq!(pool.publish(black_box(&loads)).unwrap(), 0)))
         })
         .unzip();
-    print(what, size, &own, &least);
+    Row::of_one_thread(what, size, &own, &least).print();
 }
 
 fn beside(choice: &str, pool: &Pool, ids: &[WorkerId], mut run: impl FnMut()) {
@@ -64,7 +64,7 @@ fn beside(choice: &str, pool: &Pool, ids: &[WorkerId], mut run: impl FnMut()) {
     let (alone, beside): (Vec<f64>, Vec<f64>) = (0..rounds())
         .map(|_| (sample(&mut run), while_publishing(pool, ids, || sample(&mut run))))
         .unzip();
-    print(what, ids.len(), &beside, &alone);
+    Row::of_one_thread(what, ids.len(), &beside, &alone).print();
 }
 
 /// Runs while another thread publishes.
@@ -89,16 +89,4 @@ fn while_publishing<R>(pool: &Pool, ids: &[WorkerId], run: impl FnOnce() -> R) -
         done.store(true, Ordering::Relaxed);
         result
     })
-}
-
-fn print(what: String, workers: usize, own: &[f64], to: &[f64]) {
-    Row {
-        what,
-        workers,
-        threads: 1,
-        ns: Some(median(own.iter().copied())),
-        ratio: Some(median_ratio(own, to)),
-        ..Row::default()
-    }
-    .print();
 }

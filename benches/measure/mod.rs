@@ -106,6 +106,18 @@ pub struct Latency {
 }
 
 impl Row {
+    /// Of one thread: what it took, and what that is compared with, sample by sample.
+    pub fn of_one_thread(what: String, workers: usize, own: &[f64], to: &[f64]) -> Self {
+        Self {
+            what,
+            workers,
+            threads: 1,
+            ns: Some(median(own.iter().copied())),
+            ratio: Some(median_ratio(own, to)),
+            ..Self::default()
+        }
+    }
+
     pub fn print_header() {
         println!(
             "| what | workers | threads | ns | ratio | Mutex ratio | p50 | p99 | max, µs | Mutex p99 | Mutex max, µs | retries |"
