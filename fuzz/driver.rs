@@ -606,10 +606,10 @@ impl World<'_> {
         call!(ek_key(text.as_ptr()));
         assert!(call!(ek_worker_slot(number)) < 65536);
         let parsed = status!(ek_policy_parse(text.as_ptr(), &mut policy)) == OK;
-        assert_eq!(parsed, (1..=5).contains(&policy));
+        assert_eq!(parsed, (1..=7).contains(&policy));
         assert!(!call!(ek_status_str(number as i32)).is_null());
         let name = call!(ek_policy_name(number as u32));
-        assert_eq!(!name.is_null(), (1..=5).contains(&(number as u32)));
+        assert_eq!(!name.is_null(), (1..=7).contains(&(number as u32)));
         let mut message: Box<[c_char]> = vec![1; self.bytes.below(64)].into();
         let given = status!(ek_error_message(message.as_mut_ptr(), message.len()));
         assert!(given != OK || message.contains(&0));

@@ -128,6 +128,13 @@ typedef enum {
     /// Fewest requests in flight over all; ties by polled tokens, then uniformly at random. If one
     /// has a load, only those that have one compete, unless tuned otherwise.
     EK_POLICY_LEAST_REQUESTS = 5,
+    /// Fewest live tokens over all: polled tokens plus credit for what began and ended since the poll
+    /// was sent. Ties by requests in flight, then uniformly at random. Workers without a load as under
+    /// least_requests; where those compete, with their tokens in flight.
+    EK_POLICY_LEAST_TOKENS = 6,
+    /// Smallest requests in flight × request_tokens + live tokens over all; ties uniformly at random.
+    /// Workers without a load as under least_tokens.
+    EK_POLICY_BALANCED = 7,
 } ek_policy;
 
 /// Who has a reason not to choose a worker: one bit each. A worker is eligible only without any.
@@ -180,10 +187,10 @@ typedef struct {
     uint32_t policy;
     /// How many distinct workers power_of_two draws: 2 to 255. Default: 2.
     uint32_t choices;
-    /// How many tokens weigh as much as one request, for policies that weigh both. Default: 0.
+    /// Under balanced, how many tokens cost a step as much as one request more. Default: 0.
     uint32_t request_tokens;
-    /// 1: under least_requests, workers without a load compete also where others have one.
-    /// Default: 0.
+    /// 1: under least_requests, least_tokens and balanced, workers without a load compete also
+    /// where others have one. Default: 0.
     uint32_t unreported_compete;
 } ek_tuning;
 

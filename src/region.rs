@@ -76,8 +76,10 @@ pub(crate) mod view {
     pub(crate) const WEIGHTS: usize = 1;
     pub(crate) const TOKENS: usize = 2;
     pub(crate) const EXPIRIES: usize = 3;
+    /// Tokens in flight when the poll began that brought the load.
+    pub(crate) const MARKS: usize = 4;
     /// Where each slot's worker stands in the arrays, four to a word.
-    pub(crate) const POSITIONS: usize = 4;
+    pub(crate) const POSITIONS: usize = 5;
     pub(crate) const POSITIONS_A_WORD: usize = 4;
 
     pub(super) fn words(capacity: usize) -> usize {

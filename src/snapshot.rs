@@ -14,6 +14,7 @@
 use crate::id::WorkerId;
 use crate::region::{Region, header, record, view};
 use crate::sync::{AtomicU64, LINE, Ordering, RING, fence, now_coarse};
+use crate::word::Word;
 use crate::worker::Slot;
 
 /// Tokens of a worker without a load.
@@ -135,6 +136,12 @@ impl<'a> View<'a> {
         self.unless_expired(position, self.array(view::TOKENS, position))
     }
 
+    /// See [`live_tokens`].
+    #[inline(always)]
+    pub(crate) fn live_tokens(&self, position: usize, polled: u64, word: Word) -> u64 {
+        live_tokens(polled, self.array(view::MARKS, position), word)
+    }
+
     /// Ids and tokens of all workers in the order of their positions; the tokens still have to be
     /// passed through [`View::unless_expired`].
     #[inline(always)]
@@ -183,6 +190,16 @@ impl<'a> View<'a> {
     }
 }
 
+/// Polled tokens plus credit for what began and ended since the poll was sent, when `mark` tokens were
+/// in flight; without a load the tokens in flight.
+#[inline]
+pub(crate) fn live_tokens(polled: u64, mark: u64, word: Word) -> u64 {
+    match polled {
+        NO_LOAD => word.tokens().into(),
+        polled => polled.saturating_add_signed(i64::from(word.tokens()) - mark as i64),
+    }
+}
+
 #[cold]
 fn late(expiry: u64) -> u64 {
     let now = now_coarse();
@@ -222,6 +239,7 @@ pub(crate) fn publish(region: &Region, max_age: u64) {
             put(array(view::WEIGHTS) + len, config.weight().into());
             put(array(view::TOKENS) + len, tokens);
             put(array(view::EXPIRIES) + len, expiry);
+            put(array(view::MARKS) + len, record[record::LOAD_MARK].load(Ordering::Relaxed));
             if *first_weight.get_or_insert(config.weight()) != config.weight() {
                 flags &= !UNIFORM;
             }

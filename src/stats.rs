@@ -3,7 +3,7 @@
 use crate::id::WorkerId;
 use crate::load::unpack_requests;
 use crate::region::{Region, header, record};
-use crate::snapshot::NO_LOAD;
+use crate::snapshot::{NO_LOAD, live_tokens};
 use crate::sync::{self, Ordering};
 use crate::worker::{Label, Slot, Vetoes, read_label};
 use std::num::NonZeroU64;
@@ -106,13 +106,7 @@ pub(crate) fn of_slot(region: &Region, slot: usize, load_max_age: u64) -> Option
         let timestamp = NonZeroU64::new(get(record::LOAD_TIMESTAMP)).map(NonZeroU64::get);
         LoadStats { tokens, running, waiting, timestamp, age_ms: age / 1_000_000 }
     });
-    let live_tokens = match load {
-        Some(load) => {
-            let credit = i64::from(word.tokens()) - get(record::LOAD_MARK) as i64;
-            load.tokens.saturating_add_signed(credit)
-        }
-        None => word.tokens().into(),
-    };
+    let polled = load.map_or(NO_LOAD, |load| load.tokens);
     let generation = line.generation();
     let config = line.config();
     Some(WorkerStats {
@@ -125,7 +119,7 @@ pub(crate) fn of_slot(region: &Region, slot: usize, load_max_age: u64) -> Option
         in_flight: word.in_flight(),
         finished: line.finished(generation) - get(record::FINISHED_BASE),
         tokens: word.tokens(),
-        live_tokens,
+        live_tokens: live_tokens(polled, get(record::LOAD_MARK), word),
         load,
         label: read_label(record),
     })

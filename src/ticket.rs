@@ -101,8 +101,7 @@ pub(crate) enum Commit {
     Overflow,
 }
 
-/// Counts a request on the chosen worker if it still is what was chosen; under least_requests only
-/// with the in_flight that it was chosen for. Of the view only what was read before it was found
+/// Counts a request on the chosen worker if it still is what was chosen (see [`Policy::holds`]). Of the view only what was read before it was found
 /// whole may be used.
 #[inline(always)]
 pub(crate) fn commit<const POLICY: u32>(
@@ -125,7 +124,7 @@ pub(crate) fn commit<const POLICY: u32>(
     }
 }
 
-/// Where only the tokens moved, or the choice did not go by this count: again in place.
+/// Where the choice did not go by what moved: again in place.
 #[cold]
 #[inline(never)]
 fn commit_again<const POLICY: u32>(
@@ -136,10 +135,12 @@ fn commit_again<const POLICY: u32>(
     mut now: Word,
     tokens: u32,
 ) -> Commit {
-    let exact = POLICY == Policy::LeastRequests as u32;
+    let policy = const { Policy::from_number(POLICY).unwrap() };
     loop {
-        let stays = !exact || now.in_flight() == chosen.in_flight();
-        if !stays || !now.is_open(id.generation()) || now.in_flight() >= slot.cap_if(capped) {
+        if !policy.holds(chosen, now)
+            || !now.is_open(id.generation())
+            || now.in_flight() >= slot.cap_if(capped)
+        {
             return Commit::Moved;
         }
         let Some(counted) = now.with_request(tokens) else {

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::thread;
 
 /// Bytes that a pool of this capacity allocates for its workers.
-const BYTES: [(u32, usize); 3] = [(8, 6_912), (64, 43_136), (1_024, 672_896)];
+const BYTES: [(u32, usize); 3] = [(8, 6_912), (64, 45_184), (1_024, 705_664)];
 
 /// Counts for each thread on its own, so that tests that run side by side don't disturb each other.
 struct Counting;

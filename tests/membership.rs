@@ -83,7 +83,7 @@ fn case_10_old_ticket_reaches_no_successor_in_70_000_cycles() {
 fn case_10_dispatch_beside_reuse_counts_on_its_own_worker() {
     let pool = small_pool(2);
     add(&pool, 0);
-    let (done, line) = (AtomicBool::new(false), StartingLine::new(6));
+    let (done, line) = (AtomicBool::new(false), StartingLine::new(Policy::ALL.len() + 1));
     thread::scope(|scope| {
         let dispatchers = Policy::ALL.map(|policy| {
             let (pool, done, line) = (&pool, &done, &line);
@@ -314,7 +314,7 @@ fn case_13_threads_that_add_one_key_get_one_worker() {
 fn case_13_nothing_lands_after_remove_returned() {
     let pool = small_pool(64);
     add(&pool, 0);
-    let (done, line) = (AtomicBool::new(false), StartingLine::new(6));
+    let (done, line) = (AtomicBool::new(false), StartingLine::new(Policy::ALL.len() + 1));
     let removed = AtomicU64::new(0);
     thread::scope(|scope| {
         let dispatchers = Policy::ALL.map(|policy| {

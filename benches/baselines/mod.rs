@@ -93,12 +93,19 @@ impl Rules {
                 };
                 if order.is_lt() { second } else { first }
             }
-            Policy::LeastRequests => {
-                let mut best = (true, u32::MAX, u64::MAX);
+            // Requests cost no tokens in the benches, and request_tokens is 0, as by default.
+            Policy::LeastRequests | Policy::LeastTokens | Policy::Balanced => {
+                let mut best = (true, u64::MAX, u64::MAX);
                 let mut ties = Vec::with_capacity(len);
                 for at in (0..len).filter(|&at| Some(at) != excluded) {
                     let worker = worker(at);
-                    let rank = (worker.load.is_none(), worker.in_flight, worker.load.unwrap_or(0));
+                    let (requests, tokens) = (worker.in_flight.into(), worker.load.unwrap_or(0));
+                    let (first, then) = match policy {
+                        Policy::LeastRequests => (requests, tokens),
+                        Policy::LeastTokens => (tokens, requests),
+                        _ => (tokens, 0),
+                    };
+                    let rank = (worker.load.is_none(), first, then);
                     if rank < best {
                         best = rank;
                         ties.clear();

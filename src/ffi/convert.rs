@@ -324,7 +324,7 @@ pub(super) unsafe fn worker_update<'a>(
 }
 
 fn policy(number: u32) -> Result<Policy, Failed> {
-    let allowed = "0 (EK_POLICY_DEFAULT) to 5 (EK_POLICY_LEAST_REQUESTS)";
+    let allowed = "0 (EK_POLICY_DEFAULT) to 7 (EK_POLICY_BALANCED)";
     Policy::from_number(number).ok_or_else(|| Failed::invalid("policy", number, allowed))
 }
 

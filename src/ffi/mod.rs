@@ -160,6 +160,8 @@ pub extern "C" fn ek_policy_name(policy: u32) -> *const c_char {
         Policy::PowerOfTwoTokens => c"power_of_two:tokens",
         Policy::PowerOfTwoRequests => c"power_of_two:requests",
         Policy::LeastRequests => c"least_requests",
+        Policy::LeastTokens => c"least_tokens",
+        Policy::Balanced => c"balanced",
     });
     name.map_or(ptr::null(), CStr::as_ptr)
 }

@@ -67,10 +67,10 @@ pub struct ek_tuning {
     pub policy: u32,
     /// How many distinct workers power_of_two draws: 2 to 255. Default: 2.
     pub choices: u32,
-    /// How many tokens weigh as much as one request, for policies that weigh both. Default: 0.
+    /// Under balanced, how many tokens cost a step as much as one request more. Default: 0.
     pub request_tokens: u32,
-    /// 1: under least_requests, workers without a load compete also where others have one.
-    /// Default: 0.
+    /// 1: under least_requests, least_tokens and balanced, workers without a load compete also
+    /// where others have one. Default: 0.
     pub unreported_compete: u32,
 }
 
@@ -217,6 +217,13 @@ pub enum ek_policy {
     /// Fewest requests in flight over all; ties by polled tokens, then uniformly at random. If one
     /// has a load, only those that have one compete, unless tuned otherwise.
     EK_POLICY_LEAST_REQUESTS = 5,
+    /// Fewest live tokens over all: polled tokens plus credit for what began and ended since the poll
+    /// was sent. Ties by requests in flight, then uniformly at random. Workers without a load as under
+    /// least_requests; where those compete, with their tokens in flight.
+    EK_POLICY_LEAST_TOKENS = 6,
+    /// Smallest requests in flight × request_tokens + live tokens over all; ties uniformly at random.
+    /// Workers without a load as under least_tokens.
+    EK_POLICY_BALANCED = 7,
 }
 
 /// Who has a reason not to choose a worker: one bit each. A worker is eligible only without any.
@@ -261,6 +268,8 @@ const _: () = {
     assert!(EK_POLICY_P2C_TOKENS as u32 == Policy::PowerOfTwoTokens as u32);
     assert!(EK_POLICY_P2C_REQUESTS as u32 == Policy::PowerOfTwoRequests as u32);
     assert!(EK_POLICY_LEAST_REQUESTS as u32 == Policy::LeastRequests as u32);
+    assert!(EK_POLICY_LEAST_TOKENS as u32 == Policy::LeastTokens as u32);
+    assert!(EK_POLICY_BALANCED as u32 == Policy::Balanced as u32);
     assert!(EK_WORKER_ACTIVE as u32 == WorkerState::Active as u32);
     assert!(EK_WORKER_DRAINING as u32 == WorkerState::Draining as u32);
     // What is written has no padding, whose bytes would be whatever was there.

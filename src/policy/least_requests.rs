@@ -1,12 +1,12 @@
 //! `least_requests`: the fewest requests in flight over all eligible workers.
 
-use super::{Choice, Rng, Scope, Tuning, below, compare_by_weight, contains, count, nth, with_set};
+use super::scan::{Share, draw, requests_share, scan};
+use super::{Choice, Rng, Scope, Tuning, contains, with_set};
 use crate::error::Refusal;
 use crate::id::WorkerId;
 use crate::snapshot::{NO_LOAD, View};
 use crate::sync::{self, AtomicU64, Ordering::Relaxed};
 use crate::word::Word;
-use std::cmp::Ordering;
 
 /// Of workers of equal weight, if one is eligible.
 #[inline(always)]
@@ -101,142 +101,38 @@ pub(super) fn choose(
     unreported_compete: bool,
     rng: &mut Rng,
 ) -> Result<Choice, Refusal> {
-    with_set(scope.view.len(), |tied| match unreported_compete {
-        false => scan::<ByWeight<false>>(scope, tied, rng),
-        true => scan::<ByWeight<true>>(scope, tied, rng),
+    let rank = |position, tokens, word: Word| {
+        let weight = scope.view.weight(position);
+        // Where the unreported compete, tokens break a tie only if all in it have a load.
+        let counts = !unreported_compete && tokens != NO_LOAD;
+        (
+            tokens == NO_LOAD && !unreported_compete,
+            requests_share(word, weight),
+            Share { value: if counts { tokens } else { 0 }, weight },
+        )
+    };
+    scan(scope, rank, rng, |from, tied| {
+        if unreported_compete {
+            keep_fewest_tokens(&scope, from, tied);
+        }
     })
-}
-
-/// What workers are compared by; less is better.
-trait Rank: Copy {
-    /// Worse than any worker's.
-    const LAST: Self;
-    fn of(scope: &Scope<'_>, position: usize, tokens: u64, word: Word) -> Self;
-    fn compare(self, other: Self) -> Ordering;
-    /// Breaks those ties that need to know all that are tied. The set starts at position `from`.
-    fn narrow(_scope: &Scope<'_>, _from: usize, _tied: &mut [u64]) {}
-}
-
-#[derive(Clone, Copy)]
-struct ByWeight<const UNREPORTED_COMPETE: bool> {
-    unreported: bool,
-    requests: u64,
-    tokens: u64,
-    weight: u64,
-}
-
-impl<const UNREPORTED_COMPETE: bool> Rank for ByWeight<UNREPORTED_COMPETE> {
-    const LAST: Self = Self { unreported: true, requests: u64::MAX, tokens: 0, weight: 1 };
-
-    fn of(scope: &Scope<'_>, position: usize, tokens: u64, word: Word) -> Self {
-        Self {
-            unreported: tokens == NO_LOAD && !UNREPORTED_COMPETE,
-            requests: u64::from(word.in_flight()) + 1,
-            // Where the unreported compete, tokens break a tie only if all in it have a load.
-            tokens: if UNREPORTED_COMPETE || tokens == NO_LOAD { 0 } else { tokens },
-            weight: scope.view.weight(position),
-        }
-    }
-
-    fn compare(self, other: Self) -> Ordering {
-        let by_weight = |a: u64, b: u64| compare_by_weight((a, self.weight), (b, other.weight));
-        self.unreported
-            .cmp(&other.unreported)
-            .then_with(|| by_weight(self.requests, other.requests))
-            .then_with(|| by_weight(self.tokens, other.tokens))
-    }
-
-    fn narrow(scope: &Scope<'_>, from: usize, tied: &mut [u64]) {
-        if UNREPORTED_COMPETE {
-            keep_fewest_tokens(scope, from, tied);
-        }
-    }
 }
 
 /// Keeps the tied workers with the fewest polled tokens, if all of them have a load.
 fn keep_fewest_tokens(scope: &Scope<'_>, from: usize, tied: &mut [u64]) {
-    let tokens = |at: usize| (scope.view.tokens(from + at), scope.view.weight(from + at));
+    let share = |at: usize| {
+        let (value, weight) = (scope.view.tokens(from + at), scope.view.weight(from + at));
+        (value != NO_LOAD).then_some(Share { value, weight })
+    };
     let members = || 0..scope.view.len() - from;
-    let mut fewest = None;
-    for at in members().filter(|&at| contains(tied, at)) {
-        let tokens = tokens(at);
-        if tokens.0 == NO_LOAD {
-            return;
-        }
-        if fewest.is_none_or(|fewest| compare_by_weight(tokens, fewest) == Ordering::Less) {
-            fewest = Some(tokens);
-        }
-    }
-    let Some(fewest) = fewest else {
+    let shares = members().filter(|&at| contains(tied, at)).map(share);
+    // None is less than any.
+    let Some(Some(fewest)) = shares.min() else {
         return;
     };
     for at in members() {
-        if compare_by_weight(tokens(at), fewest) != Ordering::Equal {
+        if share(at) != Some(fewest) {
             tied[at / 64] &= !(1 << (at % 64));
         }
-    }
-}
-
-/// Scans until the chosen worker still ranks as the best did in the scan. Counts that only grow
-/// then can't have left another worker below it: dispatches keep max − min ≤ 1.
-fn scan<R: Rank>(scope: Scope<'_>, tied: &mut [u64], rng: &mut Rng) -> Result<Choice, Refusal> {
-    let (ids, tokens) = scope.view.ids_and_tokens();
-    loop {
-        let mut best = R::LAST;
-        let mut refusal = Refusal::Empty;
-        // The sets before this one are of a worse rank.
-        let mut from = 0;
-        for (at, ((ids, tokens), set)) in
-            ids.chunks(64).zip(tokens.chunks(64)).zip(&mut *tied).enumerate()
-        {
-            let mut members = 0;
-            for (bit, (id, tokens)) in ids.iter().zip(tokens).enumerate() {
-                let position = at * 64 + bit;
-                let id = WorkerId::from_raw(id.load(Relaxed));
-                match scope.eligible_as(position, id) {
-                    Ok(word) => {
-                        let tokens = scope.view.unless_expired(position, tokens.load(Relaxed));
-                        let rank = R::of(&scope, position, tokens, word);
-                        let order = rank.compare(best);
-                        if order == Ordering::Equal {
-                            members |= 1 << bit;
-                        } else if order == Ordering::Less {
-                            best = rank;
-                            from = at;
-                            members = 1 << bit;
-                        }
-                    }
-                    Err(reason) => refusal = refusal.max(reason),
-                }
-            }
-            *set = members;
-        }
-        let tied = &mut tied[from..];
-        R::narrow(&scope, from * 64, tied);
-        let Some(chosen) = draw(tied, rng) else {
-            return Err(refusal);
-        };
-        let position = from * 64 + chosen;
-        if !scope.counting {
-            // Advice: nobody exchanges the word.
-            return Ok(Choice { position, word: Word(0) });
-        }
-        if let Ok(word) = scope.eligible(position)
-            && R::of(&scope, position, scope.view.tokens(position), word).compare(best)
-                == Ordering::Equal
-        {
-            return Ok(Choice { position, word });
-        }
-        sync::retry();
-    }
-}
-
-/// One of the set's members, each equally likely.
-#[inline]
-fn draw(set: &[u64], rng: &mut Rng) -> Option<usize> {
-    match count(set) {
-        0 => None,
-        1 => Some(nth(set, 0)),
-        count => Some(nth(set, below(rng, count))),
     }
 }

@@ -1,9 +1,12 @@
 //! Policies: each a function of the view, the load words and a random generator.
 
+mod balanced;
 mod least_requests;
+mod least_tokens;
 mod power_of_two;
 mod random;
 mod round_robin;
+mod scan;
 
 use crate::error::{Error, Refusal};
 use crate::id::WorkerId;
@@ -38,6 +41,13 @@ pub enum Policy {
     /// [`Tuning::unreported_compete`] says otherwise.
     #[default]
     LeastRequests = 5,
+    /// Fewest live tokens over all: polled tokens plus credit for what began and ended since the poll
+    /// was sent. Ties by requests in flight, then uniformly at random. Workers without a load as under
+    /// least_requests; where those compete, with their tokens in flight.
+    LeastTokens = 6,
+    /// Smallest requests in flight × [`Tuning::request_tokens`] + live tokens over all; ties uniformly
+    /// at random. Workers without a load as under least_tokens.
+    Balanced = 7,
 }
 
 /// Selects what power_of_two compares, as in SGLang's router; read by [`Policy::from_env`] alone.
@@ -45,12 +55,14 @@ pub const METRIC_VARIABLE: &str = "SGLANG_ROUTER_P2C_LOAD_METRIC";
 
 impl Policy {
     /// Every policy, in the order of their numbers.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::RoundRobin,
         Self::Random,
         Self::PowerOfTwoTokens,
         Self::PowerOfTwoRequests,
         Self::LeastRequests,
+        Self::LeastTokens,
+        Self::Balanced,
     ];
 
     /// The name, as [`Policy::from_str`] takes it.
@@ -61,6 +73,8 @@ impl Policy {
             Self::PowerOfTwoTokens => "power_of_two:tokens",
             Self::PowerOfTwoRequests => "power_of_two:requests",
             Self::LeastRequests => "least_requests",
+            Self::LeastTokens => "least_tokens",
+            Self::Balanced => "balanced",
         }
     }
 
@@ -73,7 +87,25 @@ impl Policy {
             3 => Some(Self::PowerOfTwoTokens),
             4 => Some(Self::PowerOfTwoRequests),
             5 => Some(Self::LeastRequests),
+            6 => Some(Self::LeastTokens),
+            7 => Some(Self::Balanced),
             _ => None,
+        }
+    }
+
+    /// Looks at every worker.
+    const fn scans(self) -> bool {
+        matches!(self, Self::LeastRequests | Self::LeastTokens | Self::Balanced)
+    }
+
+    /// Whether a choice still holds where the chosen word has changed meanwhile to one that is
+    /// eligible, too: the others were compared with what it was.
+    pub(crate) fn holds(self, chosen: Word, now: Word) -> bool {
+        match self {
+            Self::RoundRobin | Self::Random => true,
+            Self::PowerOfTwoTokens | Self::PowerOfTwoRequests => true,
+            Self::LeastRequests => now.in_flight() == chosen.in_flight(),
+            Self::LeastTokens | Self::Balanced => now == chosen,
         }
     }
 
@@ -116,7 +148,7 @@ impl FromStr for Policy {
             Error::invalid(
                 "policy",
                 format_args!("{name:?}"),
-                "round_robin, random, power_of_two, power_of_two:tokens, power_of_two:requests, least_requests",
+                "round_robin, random, power_of_two, power_of_two:tokens, power_of_two:requests, least_requests, least_tokens, balanced",
             )
         })
     }
@@ -129,9 +161,10 @@ pub struct Tuning {
     pub policy: Policy,
     /// How many distinct workers power_of_two draws: 2 to 255. Default 2.
     pub choices: u32,
-    /// How many tokens weigh as much as one request, for policies that weigh both. Default 0.
+    /// Under balanced, how many tokens cost a step as much as one request more. Default 0.
     pub request_tokens: u32,
-    /// Under least_requests, workers without a load compete also where others have one. Default false.
+    /// Under least_requests, least_tokens and balanced, workers without a load compete also where
+    /// others have one. Default false.
     pub unreported_compete: bool,
 }
 
@@ -429,7 +462,7 @@ impl Request<'_> {
 macro_rules! by_policy {
     ($policy:expr, $function:ident $arguments:tt) => {
         by_policy!(@ $policy, $function $arguments,
-            RoundRobin Random PowerOfTwoTokens PowerOfTwoRequests LeastRequests)
+            RoundRobin Random PowerOfTwoTokens PowerOfTwoRequests LeastRequests LeastTokens Balanced)
     };
     (@ $policy:expr, $function:ident $arguments:tt, $($name:ident)*) => {
         match $policy {
@@ -463,7 +496,7 @@ pub(crate) fn choose<const POLICY: u32>(
 ) -> Result<Choice, Refusal> {
     let all = Scope { room_for, ..Scope::all(view, counting) };
     // Draws compare few exclusions one by one; scans are faster with a set.
-    let few = const { if POLICY == Policy::LeastRequests as u32 { 0 } else { FEW_EXCLUDED } };
+    let few = const { if Policy::from_number(POLICY).unwrap().scans() { 0 } else { FEW_EXCLUDED } };
     if request.candidates.is_none() && request.excluded.len() <= few {
         return look_around::<POLICY>(Scope { excluded: request.excluded, ..all }, rng);
     }
@@ -505,6 +538,7 @@ fn go_straight<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Option<Cho
         Policy::PowerOfTwoTokens => power_of_two::better_of_two::<true>(scope, rng),
         Policy::PowerOfTwoRequests => power_of_two::better_of_two::<false>(scope, rng),
         Policy::LeastRequests => least_requests::fewest(scope, rng),
+        Policy::LeastTokens | Policy::Balanced => None,
     }
 }
 
@@ -518,6 +552,11 @@ fn look_around<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Result<Cho
         Policy::PowerOfTwoTokens => power_of_two::choose::<true>(scope, tuning().choices, rng),
         Policy::PowerOfTwoRequests => power_of_two::choose::<false>(scope, tuning().choices, rng),
         Policy::LeastRequests => least_requests::choose(scope, tuning().unreported_compete, rng),
+        Policy::LeastTokens => least_tokens::choose(scope, tuning().unreported_compete, rng),
+        Policy::Balanced => {
+            let Tuning { request_tokens, unreported_compete, .. } = tuning();
+            balanced::choose(scope, request_tokens, unreported_compete, rng)
+        }
     }
 }
 

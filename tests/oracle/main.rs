@@ -133,7 +133,8 @@ fn update() -> impl Strategy<Value = WorkerUpdate<'static>> {
 
 fn tuning() -> impl Strategy<Value = Tuning> {
     let choices = prop_oneof![8 => select(vec![2, 2, 3, 4, 255]), 1 => select(vec![0, 1, 256])];
-    (select(&Policy::ALL[..]), choices, any::<u32>(), any::<bool>()).prop_map(
+    let request_tokens = prop_oneof![3 => select(vec![0, 1, 10, 100]), 1 => any::<u32>()];
+    (select(&Policy::ALL[..]), choices, request_tokens, any::<bool>()).prop_map(
         |(policy, choices, request_tokens, unreported_compete)| Tuning {
             policy,
             choices,
@@ -620,7 +621,7 @@ const ANSWERS: [(&str, &str); 18] = [
 #[test]
 fn pools_of_a_few_workers_agree_with_the_oracle() {
     let seen = Seen::default();
-    agree_on(4_000, case(1..=8u32, 0.0, 1..120), &seen);
+    agree_on(9_000, case(1..=8u32, 0.0, 1..120), &seen);
 
     let times_of = seen.answers.into_inner();
     for (command, answers) in ANSWERS {

@@ -555,6 +555,19 @@ impl State {
             Policy::PowerOfTwoTokens => self.can_win_a_draw(&eligible, tokens_then_requests),
             Policy::PowerOfTwoRequests => self.can_win_a_draw(&eligible, requests_then_tokens),
             Policy::LeastRequests => self.least(eligible),
+            Policy::LeastTokens => unbeaten(self.competing(eligible), by_live_tokens),
+            Policy::Balanced => {
+                let cost = |worker: &Worker| {
+                    u128::from(worker.in_flight + 1) * u128::from(self.tuning.request_tokens)
+                        + u128::from(worker.live_tokens())
+                };
+                // A cost has 64 bits.
+                let cost = |worker: &Worker| cost(worker).min(u64::MAX.into());
+                unbeaten(self.competing(eligible), |a, b| {
+                    let scaled = |a: &Worker, b: &Worker| cost(a) * u128::from(b.weight);
+                    scaled(a, b).cmp(&scaled(b, a))
+                })
+            }
         };
         Ok(allowed.into_iter().map(|worker| worker.id).collect())
     }
@@ -589,12 +602,16 @@ impl State {
         eligible.iter().copied().filter(can_win).collect()
     }
 
-    fn least<'a>(&self, mut competing: Vec<&'a Worker>) -> Vec<&'a Worker> {
-        let reported = competing.iter().any(|worker| worker.load.is_some());
+    fn competing<'a>(&self, mut eligible: Vec<&'a Worker>) -> Vec<&'a Worker> {
+        let reported = eligible.iter().any(|worker| worker.load.is_some());
         if reported && !self.tuning.unreported_compete {
-            competing.retain(|worker| worker.load.is_some());
+            eligible.retain(|worker| worker.load.is_some());
         }
-        let tied = unbeaten(competing, by_requests);
+        eligible
+    }
+
+    fn least<'a>(&self, eligible: Vec<&'a Worker>) -> Vec<&'a Worker> {
+        let tied = unbeaten(self.competing(eligible), by_requests);
         match tied.iter().all(|worker| worker.load.is_some()) {
             true => unbeaten(tied, by_tokens),
             false => tied,
@@ -602,7 +619,7 @@ impl State {
     }
 }
 
-fn unbeaten(workers: Vec<&Worker>, compare: fn(&Worker, &Worker) -> Ordering) -> Vec<&Worker> {
+fn unbeaten(workers: Vec<&Worker>, compare: impl Fn(&Worker, &Worker) -> Ordering) -> Vec<&Worker> {
     let Some(&best) = workers.iter().min_by(|a, b| compare(a, b)) else { return workers };
     workers.into_iter().filter(|worker| compare(worker, best) == Ordering::Equal).collect()
 }
@@ -610,6 +627,11 @@ fn unbeaten(workers: Vec<&Worker>, compare: fn(&Worker, &Worker) -> Ordering) ->
 fn by_requests(a: &Worker, b: &Worker) -> Ordering {
     let scaled = |a: &Worker, b: &Worker| u128::from(a.in_flight + 1) * u128::from(b.weight);
     scaled(a, b).cmp(&scaled(b, a))
+}
+
+fn by_live_tokens(a: &Worker, b: &Worker) -> Ordering {
+    let scaled = |a: &Worker, b: &Worker| u128::from(a.live_tokens()) * u128::from(b.weight);
+    scaled(a, b).cmp(&scaled(b, a)).then(by_requests(a, b))
 }
 
 /// Both have a load.
