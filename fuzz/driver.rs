@@ -199,9 +199,9 @@ struct Kind {
 }
 
 const POOL_CONFIG: Kind = Kind { known: 40, init: Some(ek_pool_config_init_sized) };
-const TUNING: Kind = Kind { known: 24, init: Some(ek_tuning_init_sized) };
+const TUNING: Kind = Kind { known: 32, init: Some(ek_tuning_init_sized) };
 const WORKER_CONFIG: Kind = Kind { known: 32, init: Some(ek_worker_config_init_sized) };
-const REQUEST: Kind = Kind { known: 56, init: Some(ek_request_init_sized) };
+const REQUEST: Kind = Kind { known: 64, init: Some(ek_request_init_sized) };
 const LOAD: Kind = Kind { known: 32, init: None };
 
 /// A size to pass: mostly the right one, else any.
@@ -606,10 +606,10 @@ impl World<'_> {
         call!(ek_key(text.as_ptr()));
         assert!(call!(ek_worker_slot(number)) < 65536);
         let parsed = status!(ek_policy_parse(text.as_ptr(), &mut policy)) == OK;
-        assert_eq!(parsed, (1..=7).contains(&policy));
+        assert_eq!(parsed, (1..=8).contains(&policy));
         assert!(!call!(ek_status_str(number as i32)).is_null());
         let name = call!(ek_policy_name(number as u32));
-        assert_eq!(!name.is_null(), (1..=7).contains(&(number as u32)));
+        assert_eq!(!name.is_null(), (1..=8).contains(&(number as u32)));
         let mut message: Box<[c_char]> = vec![1; self.bytes.below(64)].into();
         let given = status!(ek_error_message(message.as_mut_ptr(), message.len()));
         assert!(given != OK || message.contains(&0));

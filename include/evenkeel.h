@@ -135,6 +135,11 @@ typedef enum {
     /// Smallest requests in flight × request_tokens + live tokens over all; ties uniformly at random.
     /// Workers without a load as under least_tokens.
     EK_POLICY_BALANCED = 7,
+    /// The worker that the request's hash ranks first: rendezvous hashing by the workers' keys, shares
+    /// by weight. A worker that comes or goes moves only its own hashes. One that is above
+    /// hash_load_factor percent of the mean is passed over for the next in the hash's order. The
+    /// placement is evenkeel's own, the same for all time, in Rust and in C.
+    EK_POLICY_CONSISTENT_HASHING = 8,
 } ek_policy;
 
 /// Who has a reason not to choose a worker: one bit each. A worker is eligible only without any.
@@ -192,6 +197,9 @@ typedef struct {
     /// 1: under least_requests, least_tokens and balanced, workers without a load compete also
     /// where others have one. Default: 0.
     uint32_t unreported_compete;
+    /// Under consistent_hashing, how many percent of the mean of the eligible workers, by weight, a
+    /// worker may have in flight: 100 to 10,000, or 0 for no bound. Default: 0.
+    uint64_t hash_load_factor;
 } ek_tuning;
 
 /// What a pool is made with.
@@ -259,6 +267,9 @@ typedef struct {
     const ek_worker_id *excluded;
     /// Default: 0.
     size_t excluded_count;
+    /// What consistent_hashing goes by: of a session, a user or a prompt's beginning, such as ek_key of
+    /// its name. Default: 0, a hash like any.
+    uint64_t hash;
 } ek_request;
 
 /// A request in flight, from dispatch or begin to finish. Keep one object a request: it ends once.

@@ -61,6 +61,9 @@ enum class Policy : std::uint32_t {
     p2c_tokens = EK_POLICY_P2C_TOKENS,
     p2c_requests = EK_POLICY_P2C_REQUESTS,
     least_requests = EK_POLICY_LEAST_REQUESTS,
+    least_tokens = EK_POLICY_LEAST_TOKENS,
+    balanced = EK_POLICY_BALANCED,
+    consistent_hashing = EK_POLICY_CONSISTENT_HASHING,
 };
 
 /// Who has a reason not to choose a worker: one bit each, to be combined by |.
@@ -131,6 +134,7 @@ struct Tuning {
     std::uint32_t choices = 2;
     std::uint32_t request_tokens = 0;
     bool unreported_compete = false;
+    std::uint32_t hash_load_factor = 0;
 };
 
 /// What a pool is made with; as ek_pool_config.
@@ -176,6 +180,8 @@ struct Request {
     std::uint64_t tokens = 0;
     List<WorkerId> candidates = all_workers;
     List<WorkerId> excluded = {};
+    /// What consistent_hashing goes by.
+    std::uint64_t hash = 0;
 };
 
 inline const char *version() noexcept { return ek_version(); }
@@ -254,6 +260,7 @@ inline ek_request raw(const Request &request) noexcept {
     raw.candidate_count = request.candidates.size();
     raw.excluded = request.excluded.data();
     raw.excluded_count = request.excluded.size();
+    raw.hash = request.hash;
     return raw;
 }
 
@@ -264,6 +271,7 @@ inline ek_tuning raw(const Tuning &tuning) noexcept {
     raw.choices = tuning.choices;
     raw.request_tokens = tuning.request_tokens;
     raw.unreported_compete = tuning.unreported_compete;
+    raw.hash_load_factor = tuning.hash_load_factor;
     return raw;
 }
 

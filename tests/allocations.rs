@@ -106,7 +106,11 @@ impl Fixture {
             for candidates in [None, Some(&ids[..]), Some(&half[..]), Some(&unknown[..])] {
                 for excluded in [&[], &ids[..1], &half[..], &ids[..], &unknown[..]] {
                     let policy = Some(policy);
-                    each(pool, picker, &Request { policy, tokens: 10, candidates, excluded });
+                    each(
+                        pool,
+                        picker,
+                        &Request { policy, tokens: 10, candidates, excluded, hash: 0 },
+                    );
                 }
             }
         }

@@ -723,7 +723,7 @@ fn case_28_policy_numbers() {
     for number in [0, 8, 9999, u32::MAX, 1 << 8 | 1, 1 << 16 | 1] {
         assert_eq!(Policy::from_number(number), None);
     }
-    assert_eq!([1, 2, 3, 4, 5, 6, 7].map(Policy::from_number), Policy::ALL.map(Some));
+    assert_eq!([1, 2, 3, 4, 5, 6, 7, 8].map(Policy::from_number), Policy::ALL.map(Some));
 }
 
 #[test]

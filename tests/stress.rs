@@ -142,7 +142,8 @@ impl<'a> Actor<'a> {
         let candidates = self.one_in(4).then_some(&met[..8]);
         let excluded = &met[..if self.one_in(4) { 2 } else { 0 }];
         let policy = if self.one_in(2) { policy } else { None };
-        run(self, &Request { policy, tokens, candidates, excluded })
+        let hash = self.below(100);
+        run(self, &Request { policy, tokens, candidates, excluded, hash })
     }
 
     fn pick(&mut self) {
@@ -312,10 +313,13 @@ impl<'a> Actor<'a> {
     }
 
     fn tune(&mut self) {
-        let policy = Policy::ALL[self.below(5) as usize];
+        let policy = Policy::ALL[self.below(Policy::ALL.len() as u64) as usize];
         let choices = 2 + self.below(4) as u32;
         let unreported_compete = self.one_in(2);
-        let tuning = Tuning { policy, choices, unreported_compete, ..Tuning::default() };
+        let request_tokens = self.below(100) as u32;
+        let hash_load_factor = if self.one_in(2) { 0 } else { 125 };
+        let tuning =
+            Tuning { policy, choices, request_tokens, unreported_compete, hash_load_factor };
         self.stage.pool.tune(tuning).unwrap();
     }
 

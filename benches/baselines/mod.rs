@@ -93,6 +93,11 @@ impl Rules {
                 };
                 if order.is_lt() { second } else { first }
             }
+            // Weights are equal and the hash is 0, so the largest draw wins.
+            Policy::ConsistentHashing => (0..len)
+                .filter(|&at| Some(at) != excluded)
+                .max_by_key(|&at| splitmix64(splitmix64(at as u64)))
+                .expect("there are more workers than excluded ones"),
             // Requests cost no tokens in the benches, and request_tokens is 0, as by default.
             Policy::LeastRequests | Policy::LeastTokens | Policy::Balanced => {
                 let mut best = (true, u64::MAX, u64::MAX);
@@ -119,6 +124,13 @@ impl Rules {
             }
         }
     }
+}
+
+fn splitmix64(state: u64) -> u64 {
+    let z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ z >> 31
 }
 
 /// Everything under one lock.

@@ -128,6 +128,16 @@ struct SimulateOptions {
     #[arg(long, value_name = "NAME", value_parser = policy, default_value = "least_requests")]
     prefill_policy: Policy,
 
+    /// Under balanced, how many KV tokens cost a step as much as one more request [default: what the
+    /// step says, b ÷ c; as many as can be, if KV tokens cost nothing]
+    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 0..=u32::MAX))]
+    request_tokens: Option<u32>,
+
+    /// Under consistent_hashing, which goes by the conversation, how many percent of the mean of all
+    /// ranks a rank may have in flight: 100 to 10000, or 0 for no bound
+    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = hash_load_factor)]
+    hash_load_factor: u32,
+
     /// A request counts on its prefill rank until its response ends, not until its first token
     #[arg(long)]
     prefill_counts_to_the_end: bool,
@@ -170,6 +180,10 @@ fn number<T: FromStr + PartialOrd + Display>(
         let whole = if T::from_str("0.5").is_err() { "whole " } else { "" };
         format!("expected a {whole}number from {} to {}", allowed.start(), allowed.end())
     })
+}
+
+fn hash_load_factor(text: &str) -> Result<u32, String> {
+    if text == "0" { Ok(0) } else { number(text, 100..=10_000) }
 }
 
 fn policy(text: &str) -> Result<Policy, String> {

@@ -55,7 +55,8 @@ pub struct Setup<'a> {
     pub deployment: Deployment,
     pub policy: Policy,
     pub prefill_policy: Policy,
-    pub request_tokens: u32,
+    /// Of both pools. No request leaves its policy to it.
+    pub tuning: Tuning,
     pub ranks: u16,
     pub prefill_ranks: u16,
     /// Otherwise a request leaves the count of its prefill rank with its first token.
@@ -86,23 +87,26 @@ enum Event {
 struct Session<'a> {
     /// Own random numbers, so that a seed's conversations are the same under every policy.
     rng: Xoshiro256PlusPlus,
+    /// Of the conversation, its own.
+    hash: u64,
     /// Never empty: its first turn is in flight or next.
     rest: &'a [Turn],
 }
 
 impl<'a> Session<'a> {
     /// In the middle of a conversation, so that short and long contexts are there from the start.
-    fn new(mut rng: Xoshiro256PlusPlus, conversations: &'a [Conversation]) -> Self {
+    fn new(hash: u64, mut rng: Xoshiro256PlusPlus, conversations: &'a [Conversation]) -> Self {
         let conversation = choose(&mut rng, conversations);
         let passed = conversation.len() as f64 * rng.random_range(0.25..0.75);
-        Self { rng, rest: &conversation[passed as usize..] }
+        Self { rng, hash, rest: &conversation[passed as usize..] }
     }
 
     /// Turns to the next request, where there is none to another conversation.
-    fn advance(&mut self, conversations: &'a [Conversation]) {
+    fn advance(&mut self, conversations: &'a [Conversation], sessions: u64) {
         self.rest = &self.rest[1..];
         if self.rest.is_empty() {
             self.rest = choose(&mut self.rng, conversations);
+            self.hash += sessions;
         }
     }
 }
@@ -122,8 +126,7 @@ struct Router {
 }
 
 impl Router {
-    fn new(ranks: u16, policy: Policy, request_tokens: u32, seed: u64) -> Result<Self, Error> {
-        let tuning = Tuning { request_tokens, ..Tuning::default() };
+    fn new(ranks: u16, policy: Policy, tuning: Tuning, seed: u64) -> Result<Self, Error> {
         let pool = Pool::new(PoolConfig {
             capacity: ranks.into(),
             seed,
@@ -145,8 +148,9 @@ impl Router {
         Ok(self.pool.stats()?.iter().map(|stats| stats.worker).collect())
     }
 
-    fn dispatch(&mut self, tokens: u32) -> Result<Ticket, Error> {
-        self.picker.dispatch(&Request { policy: Some(self.policy), tokens, ..Request::default() })
+    fn dispatch(&mut self, tokens: u32, hash: u64) -> Result<Ticket, Error> {
+        let policy = Some(self.policy);
+        self.picker.dispatch(&Request { policy, tokens, hash, ..Request::default() })
     }
 
     fn sample(&mut self, loads: impl Iterator<Item = Load>) -> Result<(), Error> {
@@ -231,9 +235,9 @@ pub struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     pub fn new(setup: Setup<'a>) -> Result<Self, Error> {
-        let Setup { seed, request_tokens, .. } = setup;
-        let decode = Router::new(setup.ranks, setup.policy, request_tokens, seed)?;
-        let prefill = Router::new(setup.prefill_ranks, setup.prefill_policy, 0, !seed)?;
+        let Setup { seed, tuning, .. } = setup;
+        let decode = Router::new(setup.ranks, setup.policy, tuning, seed)?;
+        let prefill = Router::new(setup.prefill_ranks, setup.prefill_policy, tuning, !seed)?;
         let ranks = decode.workers()?.into_iter().map(|worker| DecodeRank {
             worker,
             outstanding: 0,
@@ -250,9 +254,9 @@ impl<'a> Simulation<'a> {
         let sessions = match setup.traffic {
             Traffic::Open { .. } => Vec::new(),
             Traffic::Closed { conversations, concurrency } => (0..concurrency)
-                .map(|_| {
+                .map(|hash| {
                     rng.jump();
-                    Session::new(rng.clone(), conversations)
+                    Session::new(hash.into(), rng.clone(), conversations)
                 })
                 .collect(),
         };
@@ -337,16 +341,16 @@ impl<'a> Simulation<'a> {
     }
 
     fn arrive(&mut self, index: usize) -> Result<(), Error> {
-        let turn = match self.setup.traffic {
-            Traffic::Closed { .. } => self.sessions[index].rest[0],
+        let (turn, hash) = match self.setup.traffic {
+            Traffic::Closed { .. } => (self.sessions[index].rest[0], self.sessions[index].hash),
             Traffic::Open { arrivals, .. } => {
                 self.schedule_open(index + 1);
                 let Arrival { input, output, .. } = arrivals[index];
-                Turn { input, uncached: input, output, think: Duration::ZERO }
+                (Turn { input, uncached: input, output, think: Duration::ZERO }, index as u64)
             }
         };
-        let prefill = self.prefill.dispatch(turn.uncached)?;
-        let decode = self.decode.dispatch(turn.input)?;
+        let prefill = self.prefill.dispatch(turn.uncached, hash)?;
+        let decode = self.decode.dispatch(turn.input, hash)?;
         let rank = decode.worker().slot();
         self.ranks[rank].outstanding += 1;
         self.ranks[rank].waiting_tokens += u64::from(turn.input);
@@ -459,8 +463,8 @@ impl<'a> Simulation<'a> {
         if self.now > self.setup.warm_up {
             self.recorder.response(self.now - flight.first_token, output - 1);
         }
-        if let Traffic::Closed { conversations, .. } = self.setup.traffic {
-            self.sessions[flight.origin].advance(conversations);
+        if let Traffic::Closed { conversations, concurrency } = self.setup.traffic {
+            self.sessions[flight.origin].advance(conversations, concurrency.into());
             self.think(flight.origin);
         }
         Ok(())
@@ -531,7 +535,7 @@ mod tests {
             },
             policy,
             prefill_policy: Policy::LeastRequests,
-            request_tokens: 0,
+            tuning: Tuning::default(),
             ranks: 8,
             prefill_ranks: 1,
             prefill_counts_to_the_end: false,

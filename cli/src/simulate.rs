@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use evenkeel::{Error, Policy};
+use evenkeel::{Error, Policy, Tuning};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
@@ -102,6 +102,11 @@ fn compare(options: &SimulateOptions, trace: &Trace) -> Result<Vec<Row>> {
     let total = strides * options.policies.len() as u64 * options.seeds;
     let progress = ProgressBar::new(total).with_style(style);
     let deployment = deployment(options);
+    let tuning = Tuning {
+        request_tokens: options.request_tokens.unwrap_or(deployment.step.request_tokens()),
+        hash_load_factor: options.hash_load_factor,
+        ..Tuning::default()
+    };
 
     let rows = cases
         .into_par_iter()
@@ -114,7 +119,7 @@ fn compare(options: &SimulateOptions, trace: &Trace) -> Result<Vec<Row>> {
                         deployment,
                         policy,
                         prefill_policy: options.prefill_policy,
-                        request_tokens: deployment.step.request_tokens(),
+                        tuning,
                         ranks: options.ranks,
                         prefill_ranks: options.prefill_ranks,
                         prefill_counts_to_the_end: options.prefill_counts_to_the_end,

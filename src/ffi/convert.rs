@@ -6,7 +6,7 @@ use super::types::ek_field::*;
 use super::types::*;
 use crate::id::WorkerId;
 use crate::load::Load;
-use crate::policy::{Policy, Request, Tuning};
+use crate::policy::{HASH_LOAD_FACTORS, Policy, Request, Tuning};
 use crate::pool::PoolConfig;
 use crate::stats::{Totals, WorkerStats};
 use crate::ticket::Ticket;
@@ -84,11 +84,11 @@ pub(super) unsafe fn request<'a>(request: *const ek_request) -> Result<Request<'
     };
     let tokens = tokens(request.tokens)?;
     if request.candidate_count == EK_ALL && request.excluded_count == 0 {
-        return Ok(Request { policy, tokens, candidates: None, excluded: &[] });
+        return Ok(Request { policy, tokens, candidates: None, excluded: &[], hash: request.hash });
     }
     // SAFETY: the caller's promise.
     let (candidates, excluded) = unsafe { lists(request) }?;
-    Ok(Request { policy, tokens, candidates, excluded })
+    Ok(Request { policy, tokens, candidates, excluded, hash: request.hash })
 }
 
 /// # Safety
@@ -238,6 +238,9 @@ pub(super) unsafe fn tuning(tuning: *const ek_tuning) -> Result<Tuning, Failed> 
         choices: tuning.choices,
         request_tokens: tuning.request_tokens,
         unreported_compete: flag("unreported_compete", tuning.unreported_compete)?,
+        hash_load_factor: u32::try_from(tuning.hash_load_factor).map_err(|_| {
+            Failed::invalid("hash_load_factor", tuning.hash_load_factor, HASH_LOAD_FACTORS)
+        })?,
     })
 }
 
@@ -324,7 +327,7 @@ pub(super) unsafe fn worker_update<'a>(
 }
 
 fn policy(number: u32) -> Result<Policy, Failed> {
-    let allowed = "0 (EK_POLICY_DEFAULT) to 7 (EK_POLICY_BALANCED)";
+    let allowed = "0 (EK_POLICY_DEFAULT) to 8 (EK_POLICY_CONSISTENT_HASHING)";
     Policy::from_number(number).ok_or_else(|| Failed::invalid("policy", number, allowed))
 }
 

@@ -162,6 +162,7 @@ pub extern "C" fn ek_policy_name(policy: u32) -> *const c_char {
         Policy::LeastRequests => c"least_requests",
         Policy::LeastTokens => c"least_tokens",
         Policy::Balanced => c"balanced",
+        Policy::ConsistentHashing => c"consistent_hashing",
     });
     name.map_or(ptr::null(), CStr::as_ptr)
 }

@@ -72,6 +72,9 @@ pub struct ek_tuning {
     /// 1: under least_requests, least_tokens and balanced, workers without a load compete also
     /// where others have one. Default: 0.
     pub unreported_compete: u32,
+    /// Under consistent_hashing, how many percent of the mean of the eligible workers, by weight, a
+    /// worker may have in flight: 100 to 10,000, or 0 for no bound. Default: 0.
+    pub hash_load_factor: u64,
 }
 
 /// What a pool is made with.
@@ -130,6 +133,9 @@ pub struct ek_request {
     pub excluded: *const ek_worker_id,
     /// Default: 0.
     pub excluded_count: usize,
+    /// What consistent_hashing goes by: of a session, a user or a prompt's beginning, such as ek_key of
+    /// its name. Default: 0, a hash like any.
+    pub hash: u64,
 }
 
 /// One worker as it is now. Fields are read one after the other while traffic runs; at rest they
@@ -224,6 +230,11 @@ pub enum ek_policy {
     /// Smallest requests in flight × request_tokens + live tokens over all; ties uniformly at random.
     /// Workers without a load as under least_tokens.
     EK_POLICY_BALANCED = 7,
+    /// The worker that the request's hash ranks first: rendezvous hashing by the workers' keys, shares
+    /// by weight. A worker that comes or goes moves only its own hashes. One that is above
+    /// hash_load_factor percent of the mean is passed over for the next in the hash's order. The
+    /// placement is evenkeel's own, the same for all time, in Rust and in C.
+    EK_POLICY_CONSISTENT_HASHING = 8,
 }
 
 /// Who has a reason not to choose a worker: one bit each. A worker is eligible only without any.
@@ -270,6 +281,7 @@ const _: () = {
     assert!(EK_POLICY_LEAST_REQUESTS as u32 == Policy::LeastRequests as u32);
     assert!(EK_POLICY_LEAST_TOKENS as u32 == Policy::LeastTokens as u32);
     assert!(EK_POLICY_BALANCED as u32 == Policy::Balanced as u32);
+    assert!(EK_POLICY_CONSISTENT_HASHING as u32 == Policy::ConsistentHashing as u32);
     assert!(EK_WORKER_ACTIVE as u32 == WorkerState::Active as u32);
     assert!(EK_WORKER_DRAINING as u32 == WorkerState::Draining as u32);
     // What is written has no padding, whose bytes would be whatever was there.
@@ -283,6 +295,7 @@ growing!(ek_tuning {
     choices: 2,
     request_tokens: 0,
     unreported_compete: 0,
+    hash_load_factor: 0,
 });
 
 growing!(ek_pool_config {
@@ -310,6 +323,7 @@ growing!(ek_request {
     candidate_count: EK_ALL,
     excluded: ptr::null(),
     excluded_count: 0,
+    hash: 0,
 });
 
 growing!(ek_load {

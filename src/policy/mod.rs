@@ -1,6 +1,7 @@
 //! Policies: each a function of the view, the load words and a random generator.
 
 mod balanced;
+mod consistent_hashing;
 mod least_requests;
 mod least_tokens;
 mod power_of_two;
@@ -48,6 +49,11 @@ pub enum Policy {
     /// Smallest requests in flight × [`Tuning::request_tokens`] + live tokens over all; ties uniformly
     /// at random. Workers without a load as under least_tokens.
     Balanced = 7,
+    /// The worker that [`Request::hash`] ranks first: rendezvous hashing by the workers' keys, shares by
+    /// weight. A worker that comes or goes moves only its own hashes. One that is above
+    /// [`Tuning::hash_load_factor`] percent of the mean is passed over for the next in the hash's order.
+    /// The placement is evenkeel's own, the same for all time, in Rust and in C.
+    ConsistentHashing = 8,
 }
 
 /// Selects what power_of_two compares, as in SGLang's router; read by [`Policy::from_env`] alone.
@@ -55,7 +61,7 @@ pub const METRIC_VARIABLE: &str = "SGLANG_ROUTER_P2C_LOAD_METRIC";
 
 impl Policy {
     /// Every policy, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::RoundRobin,
         Self::Random,
         Self::PowerOfTwoTokens,
@@ -63,6 +69,7 @@ impl Policy {
         Self::LeastRequests,
         Self::LeastTokens,
         Self::Balanced,
+        Self::ConsistentHashing,
     ];
 
     /// The name, as [`Policy::from_str`] takes it.
@@ -75,6 +82,7 @@ impl Policy {
             Self::LeastRequests => "least_requests",
             Self::LeastTokens => "least_tokens",
             Self::Balanced => "balanced",
+            Self::ConsistentHashing => "consistent_hashing",
         }
     }
 
@@ -89,13 +97,28 @@ impl Policy {
             5 => Some(Self::LeastRequests),
             6 => Some(Self::LeastTokens),
             7 => Some(Self::Balanced),
+            8 => Some(Self::ConsistentHashing),
             _ => None,
+        }
+    }
+
+    /// Has a straight way, which asks no more of a request than its tokens: see [`choose_plainly`].
+    pub(crate) const fn goes_straight(self) -> bool {
+        match self {
+            Self::RoundRobin | Self::Random => true,
+            Self::PowerOfTwoTokens | Self::PowerOfTwoRequests | Self::LeastRequests => true,
+            Self::LeastTokens | Self::Balanced | Self::ConsistentHashing => false,
         }
     }
 
     /// Looks at every worker.
     const fn scans(self) -> bool {
-        matches!(self, Self::LeastRequests | Self::LeastTokens | Self::Balanced)
+        match self {
+            Self::RoundRobin | Self::Random => false,
+            Self::PowerOfTwoTokens | Self::PowerOfTwoRequests => false,
+            Self::LeastRequests | Self::LeastTokens | Self::Balanced => true,
+            Self::ConsistentHashing => true,
+        }
     }
 
     /// Whether a choice still holds where the chosen word has changed meanwhile to one that is
@@ -104,7 +127,7 @@ impl Policy {
         match self {
             Self::RoundRobin | Self::Random => true,
             Self::PowerOfTwoTokens | Self::PowerOfTwoRequests => true,
-            Self::LeastRequests => now.in_flight() == chosen.in_flight(),
+            Self::LeastRequests | Self::ConsistentHashing => now.in_flight() == chosen.in_flight(),
             Self::LeastTokens | Self::Balanced => now == chosen,
         }
     }
@@ -148,11 +171,14 @@ impl FromStr for Policy {
             Error::invalid(
                 "policy",
                 format_args!("{name:?}"),
-                "round_robin, random, power_of_two, power_of_two:tokens, power_of_two:requests, least_requests, least_tokens, balanced",
+                "round_robin, random, power_of_two, power_of_two:tokens, power_of_two:requests, least_requests, least_tokens, balanced, consistent_hashing",
             )
         })
     }
 }
+
+/// What [`Tuning::hash_load_factor`] may be, in words.
+pub(crate) const HASH_LOAD_FACTORS: &str = "100 to 10000, or 0 for no bound";
 
 /// What a pool's choices go by; switchable while traffic runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -166,25 +192,40 @@ pub struct Tuning {
     /// Under least_requests, least_tokens and balanced, workers without a load compete also where
     /// others have one. Default false.
     pub unreported_compete: bool,
+    /// Under consistent_hashing, how many percent of the mean of the eligible workers, by weight, a
+    /// worker may have in flight: 100 to 10,000, or 0 for no bound. Default 0.
+    pub hash_load_factor: u32,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { policy: Policy::default(), choices: 2, request_tokens: 0, unreported_compete: false }
+        Self {
+            policy: Policy::default(),
+            choices: 2,
+            request_tokens: 0,
+            unreported_compete: false,
+            hash_load_factor: 0,
+        }
     }
 }
 
 impl Tuning {
     pub(crate) fn check(self) -> Result<Self, Error> {
-        match self.choices {
-            2..=255 => Ok(self),
-            choices => Err(Error::invalid("choices", choices, "2 to 255")),
+        let Self { choices, hash_load_factor, .. } = self;
+        if !(2..=255).contains(&choices) {
+            return Err(Error::invalid("choices", choices, "2 to 255"));
         }
+        if !matches!(hash_load_factor, 0 | 100..=10_000) {
+            return Err(Error::invalid("hash_load_factor", hash_load_factor, HASH_LOAD_FACTORS));
+        }
+        Ok(self)
     }
 
-    /// `request_tokens 32 | unreported_compete 1 | choices 8 | policy 8`, so that a choice reads all at once.
+    /// `request_tokens 32 | hash_load_factor 15 | unreported_compete 1 | choices 8 | policy 8`, so that
+    /// a choice reads all at once.
     pub(crate) fn to_word(self) -> u64 {
         u64::from(self.request_tokens) << 32
+            | u64::from(self.hash_load_factor) << 17
             | u64::from(self.unreported_compete) << 16
             | u64::from(self.choices) << 8
             | self.policy as u64
@@ -199,6 +240,7 @@ impl Tuning {
             choices: (word >> 8 & 0xFF) as u32,
             request_tokens: (word >> 32) as u32,
             unreported_compete: word >> 16 & 1 != 0,
+            hash_load_factor: (word >> 17 & 0x7FFF) as u32,
         }
     }
 }
@@ -214,6 +256,9 @@ pub struct Request<'a> {
     pub candidates: Option<&'a [WorkerId]>,
     /// Don't choose any of these. Unknown and stale ids are ignored.
     pub excluded: &'a [WorkerId],
+    /// What consistent_hashing goes by: of a session, a user or a prompt's beginning, such as
+    /// [`key`](crate::key) of its name. Default 0, a hash like any.
+    pub hash: u64,
 }
 
 pub(crate) type Rng = Xoshiro256PlusPlus;
@@ -462,7 +507,8 @@ impl Request<'_> {
 macro_rules! by_policy {
     ($policy:expr, $function:ident $arguments:tt) => {
         by_policy!(@ $policy, $function $arguments,
-            RoundRobin Random PowerOfTwoTokens PowerOfTwoRequests LeastRequests LeastTokens Balanced)
+            RoundRobin Random PowerOfTwoTokens PowerOfTwoRequests LeastRequests LeastTokens Balanced
+            ConsistentHashing)
     };
     (@ $policy:expr, $function:ident $arguments:tt, $($name:ident)*) => {
         match $policy {
@@ -498,7 +544,11 @@ pub(crate) fn choose<const POLICY: u32>(
     // Draws compare few exclusions one by one; scans are faster with a set.
     let few = const { if Policy::from_number(POLICY).unwrap().scans() { 0 } else { FEW_EXCLUDED } };
     if request.candidates.is_none() && request.excluded.len() <= few {
-        return look_around::<POLICY>(Scope { excluded: request.excluded, ..all }, rng);
+        return look_around::<POLICY>(
+            Scope { excluded: request.excluded, ..all },
+            request.hash,
+            rng,
+        );
     }
     with_set(view.len(), |set| {
         match request.candidates {
@@ -520,7 +570,7 @@ pub(crate) fn choose<const POLICY: u32>(
         {
             return Ok(choice);
         }
-        look_around::<POLICY>(scope, rng)
+        look_around::<POLICY>(scope, request.hash, rng)
     })
 }
 
@@ -538,13 +588,17 @@ fn go_straight<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Option<Cho
         Policy::PowerOfTwoTokens => power_of_two::better_of_two::<true>(scope, rng),
         Policy::PowerOfTwoRequests => power_of_two::better_of_two::<false>(scope, rng),
         Policy::LeastRequests => least_requests::fewest(scope, rng),
-        Policy::LeastTokens | Policy::Balanced => None,
+        Policy::LeastTokens | Policy::Balanced | Policy::ConsistentHashing => None,
     }
 }
 
 /// All the rest: weights, loads that have expired, workers that aren't eligible, and why nobody is.
 #[inline(always)]
-fn look_around<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Result<Choice, Refusal> {
+fn look_around<const POLICY: u32>(
+    scope: Scope<'_>,
+    hash: u64,
+    rng: &mut Rng,
+) -> Result<Choice, Refusal> {
     let tuning = || Tuning::of(scope.view.region());
     match const { Policy::from_number(POLICY).unwrap() } {
         Policy::RoundRobin => round_robin::choose(scope),
@@ -557,6 +611,7 @@ fn look_around<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Result<Cho
             let Tuning { request_tokens, unreported_compete, .. } = tuning();
             balanced::choose(scope, request_tokens, unreported_compete, rng)
         }
+        Policy::ConsistentHashing => consistent_hashing::choose(scope, hash, tuning(), rng),
     }
 }
 

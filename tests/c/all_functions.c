@@ -67,9 +67,12 @@ static void keys_slots_and_policies(void)
         {EK_POLICY_P2C_TOKENS, "power_of_two:tokens"},
         {EK_POLICY_P2C_REQUESTS, "power_of_two:requests"},
         {EK_POLICY_LEAST_REQUESTS, "least_requests"},
+        {EK_POLICY_LEAST_TOKENS, "least_tokens"},
+        {EK_POLICY_BALANCED, "balanced"},
+        {EK_POLICY_CONSISTENT_HASHING, "consistent_hashing"},
     };
     uint32_t policy = 77;
-    for (uint32_t i = 0; i < 5; i++) {
+    for (uint32_t i = 0; i < 8; i++) {
         CHECK(policies[i].policy == i + 1);
         CHECK(strcmp(ek_policy_name(i + 1), policies[i].name) == 0);
         OK(ek_policy_parse(policies[i].name, &policy));
@@ -77,7 +80,7 @@ static void keys_slots_and_policies(void)
     }
     OK(ek_policy_parse("power_of_two", &policy));
     CHECK(policy == EK_POLICY_P2C_TOKENS);
-    CHECK(ek_policy_name(EK_POLICY_DEFAULT) == NULL && ek_policy_name(6) == NULL);
+    CHECK(ek_policy_name(EK_POLICY_DEFAULT) == NULL && ek_policy_name(9) == NULL);
     CHECK(ek_policy_name(9999) == NULL && ek_policy_name(UINT32_MAX) == NULL);
 
     char longest[257];
@@ -124,6 +127,7 @@ static void pools_and_members(void)
     OK(ek_tuning_init(&tuning));
     CHECK(tuning.policy == EK_POLICY_LEAST_REQUESTS && tuning.choices == 2);
     CHECK(tuning.request_tokens == 0 && tuning.unreported_compete == 0);
+    CHECK(tuning.hash_load_factor == 0);
     CHECK(worker.weight == 1 && worker.max_in_flight == 0 && worker.vetoes == 0);
     CHECK(worker.fresh == 0 && worker.label == NULL);
 
@@ -134,10 +138,10 @@ static void pools_and_members(void)
     }
     SAYS("capacity is 4294967295; allowed: 1 to 65535");
     config.capacity = 2;
-    tuning.policy = 6;
+    tuning.policy = 9;
     config.tuning = &tuning;
     GIVES(EK_ERR_INVALID, ek_pool_new(&config, &untouched));
-    SAYS("policy is 6");
+    SAYS("policy is 9");
     CHECK(untouched == pool);
     ek_pool_free(pool);
 
@@ -156,6 +160,13 @@ static void pools_and_members(void)
     tuning.unreported_compete = 2;
     GIVES(EK_ERR_INVALID, ek_pool_tune(pool, &tuning));
     tuning.unreported_compete = 1;
+    static const uint64_t no_factors[] = {1, 99, 10001, (uint64_t)UINT32_MAX + 1, UINT64_MAX};
+    for (size_t i = 0; i < sizeof no_factors / sizeof *no_factors; i++) {
+        tuning.hash_load_factor = no_factors[i];
+        GIVES(EK_ERR_INVALID, ek_pool_tune(pool, &tuning));
+    }
+    SAYS("hash_load_factor is 18446744073709551615; allowed: 100 to 10000, or 0 for no bound");
+    tuning.hash_load_factor = 125;
     tuning.policy = EK_POLICY_DEFAULT;
     OK(ek_pool_tune(pool, &tuning));
 
@@ -342,7 +353,7 @@ static void choices(void)
 
     CHECK(request.policy == EK_POLICY_DEFAULT && request.tokens == 0);
     CHECK(request.candidates == NULL && request.candidate_count == EK_ALL);
-    CHECK(request.excluded == NULL && request.excluded_count == 0);
+    CHECK(request.excluded == NULL && request.excluded_count == 0 && request.hash == 0);
 
     OK(ek_picker_new(pool, 42, &picker));
     OK(ek_picker_new(pool, 42, &twin));
@@ -355,13 +366,13 @@ static void choices(void)
     ek_worker_id all[8];
     for (uint64_t key = 0; key < 8; key++)
         all[key] = add(pool, key);
-    for (uint32_t policy = EK_POLICY_DEFAULT; policy <= EK_POLICY_LEAST_REQUESTS; policy++) {
+    for (uint32_t policy = EK_POLICY_DEFAULT; policy <= EK_POLICY_CONSISTENT_HASHING; policy++) {
         request.policy = policy;
         OK(ek_pool_pick(pool, &request, &worker));
         OK(ek_picker_pick(picker, &request, &worker));
     }
     worker = NOBODY;
-    static const uint32_t no_policies[] = {6, 1u << 31, UINT32_MAX, 9999};
+    static const uint32_t no_policies[] = {9, 1u << 31, UINT32_MAX, 9999};
     for (size_t i = 0; i < sizeof no_policies / sizeof *no_policies; i++) {
         request.policy = no_policies[i];
         GIVES(EK_ERR_INVALID, ek_pool_pick(pool, &request, &worker));
@@ -369,7 +380,7 @@ static void choices(void)
         GIVES(EK_ERR_INVALID, ek_picker_pick(picker, &request, &worker));
         GIVES(EK_ERR_INVALID, ek_picker_dispatch(picker, &request, &ticket));
     }
-    SAYS("policy is 9999; allowed: 0 (EK_POLICY_DEFAULT) to 5");
+    SAYS("policy is 9999; allowed: 0 (EK_POLICY_DEFAULT) to 8");
     CHECK(worker == NOBODY);
     request.policy = EK_POLICY_RANDOM;
 
@@ -797,6 +808,7 @@ static void growing_structs(void)
     SIZES(by_tune, ek_tuning, policy, EK_ERR_INVALID, &large);
     SIZES(by_tune, ek_tuning, choices, EK_ERR_INVALID, &zero);
     SIZES(by_tune, ek_tuning, unreported_compete, EK_ERR_INVALID, &two);
+    SIZES(by_tune, ek_tuning, hash_load_factor, EK_ERR_INVALID, &wide);
     SIZES(by_new, ek_pool_config, capacity, EK_ERR_INVALID, &zero);
     SIZES(by_new, ek_pool_config, tuning, EK_ERR_INVALID, &bad_tuning);
     SIZES(by_ensure, ek_worker_config, weight, EK_ERR_INVALID, &large);

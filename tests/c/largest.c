@@ -27,7 +27,7 @@ static void refuses_one_more(uint64_t tokens, uint32_t requests_now, uint32_t to
     request.candidates = &full;
     request.candidate_count = 1;
     request.tokens = tokens;
-    for (uint32_t policy = EK_POLICY_DEFAULT; policy <= EK_POLICY_LEAST_REQUESTS; policy++) {
+    for (uint32_t policy = EK_POLICY_DEFAULT; policy <= EK_POLICY_CONSISTENT_HASHING; policy++) {
         request.policy = policy;
         GIVES(EK_ERR_OVERFLOW, ek_pool_dispatch(pool, &request, &ticket));
         GIVES(EK_ERR_OVERFLOW, ek_picker_dispatch(picker, &request, &ticket));

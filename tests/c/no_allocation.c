@@ -52,7 +52,7 @@ int main(void)
 
     allocations = 0;
     for (uint32_t round = 0; round < 1000; round++) {
-        request.policy = round % 6;
+        request.policy = round % 9;
         request.excluded_count = round % 3;
         request.candidates = round % 2 ? workers + 1 : NULL;
         request.candidate_count = round % 2 ? 20 : EK_ALL;
@@ -75,7 +75,7 @@ int main(void)
         GIVES(EK_ERR_NULL, ek_picker_dispatch(picker, NULL, NULL));
         request.candidate_count = 0;
         GIVES(EK_ERR_EMPTY, ek_picker_dispatch(picker, &request, &ticket));
-        request.policy = 6;
+        request.policy = 9;
         GIVES(EK_ERR_INVALID, ek_pool_dispatch(pool, &request, &ticket));
     }
     CHECK(allocations == 0);

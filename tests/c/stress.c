@@ -54,7 +54,7 @@ static void dispatch(router *own, ek_ticket *place)
     ek_worker_id excluded[2], picked;
     int32_t status;
 
-    request.policy = (uint32_t)below(own, 6);
+    request.policy = (uint32_t)below(own, 9);
     request.tokens = below(own, 5000);
     if (below(own, 4) == 0) {
         excluded[0] = some_worker(own);

@@ -141,7 +141,7 @@ void statistics_change_no_choice(unsigned times) {
         for (unsigned i = 0; i < times / 1000; i++)
             CHECK(watched.stats()->size() == 16 && watched.totals()->in_flight == choice);
         Request request;
-        request.policy = static_cast<Policy>(choice % 6);
+        request.policy = static_cast<Policy>(choice % 9);
         held.push_back(*one.dispatch(request));
         held.push_back(*other.dispatch(request));
         CHECK(worker_slot(held[2 * choice].worker()) == worker_slot(held[2 * choice + 1].worker()));

@@ -152,6 +152,7 @@ void defaults_are_those_of_c() {
     CHECK(static_cast<std::uint32_t>(t.policy) == tuning.policy && t.choices == tuning.choices);
     CHECK(t.request_tokens == tuning.request_tokens);
     CHECK(t.unreported_compete == (tuning.unreported_compete != 0));
+    CHECK(t.hash_load_factor == tuning.hash_load_factor);
     ek_pool_config pool;
     CHECK(ek_pool_config_init(&pool) == EK_OK);
     const PoolConfig p;
@@ -168,7 +169,7 @@ void defaults_are_those_of_c() {
     CHECK(made.struct_size == request.struct_size && made.policy == request.policy);
     CHECK(made.tokens == request.tokens && made.candidates == request.candidates);
     CHECK(made.candidate_count == request.candidate_count && made.excluded == request.excluded);
-    CHECK(made.excluded_count == request.excluded_count);
+    CHECK(made.excluded_count == request.excluded_count && made.hash == request.hash);
     const Load load{1, 2};
     CHECK(load.worker == 1 && load.tokens == 2 && load.timestamp == 0);
     CHECK(load.running == UINT32_MAX && load.waiting == UINT32_MAX);
@@ -180,9 +181,10 @@ void configurations_arrive() {
     tuning.choices = 3;
     tuning.request_tokens = 4;
     tuning.unreported_compete = true;
+    tuning.hash_load_factor = 125;
     const ek_tuning t = detail::raw(tuning);
     CHECK(t.policy == EK_POLICY_ROUND_ROBIN && t.choices == 3);
-    CHECK(t.request_tokens == 4 && t.unreported_compete == 1);
+    CHECK(t.request_tokens == 4 && t.unreported_compete == 1 && t.hash_load_factor == 125);
 
     WorkerConfig worker;
     worker.weight = 2;

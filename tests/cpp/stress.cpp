@@ -76,7 +76,7 @@ private:
 
     void dispatch(InFlight &place) {
         Request request;
-        request.policy = static_cast<Policy>(below(6));
+        request.policy = static_cast<Policy>(below(9));
         request.tokens = below(5000);
         const std::array<WorkerId, 2> excluded = {some_worker(), some_worker()};
         request.excluded = excluded;

@@ -40,6 +40,7 @@ struct Report {
 struct Ask {
     policy: Option<Policy>,
     tokens: u32,
+    hash: u64,
     candidates: Option<Vec<Who>>,
     excluded: Vec<Who>,
 }
@@ -134,14 +135,20 @@ fn update() -> impl Strategy<Value = WorkerUpdate<'static>> {
 fn tuning() -> impl Strategy<Value = Tuning> {
     let choices = prop_oneof![8 => select(vec![2, 2, 3, 4, 255]), 1 => select(vec![0, 1, 256])];
     let request_tokens = prop_oneof![3 => select(vec![0, 1, 10, 100]), 1 => any::<u32>()];
-    (select(&Policy::ALL[..]), choices, request_tokens, any::<bool>()).prop_map(
-        |(policy, choices, request_tokens, unreported_compete)| Tuning {
+    let hash_load_factor = select(vec![0, 0, 0, 100, 125, 10_000, 99, 10_001]);
+    (select(&Policy::ALL[..]), choices, request_tokens, any::<bool>(), hash_load_factor).prop_map(
+        |(policy, choices, request_tokens, unreported_compete, hash_load_factor)| Tuning {
             policy,
             choices,
             request_tokens,
             unreported_compete,
+            hash_load_factor,
         },
     )
+}
+
+fn hash() -> impl Strategy<Value = u64> {
+    prop_oneof![0..4u64, any::<u64>()]
 }
 
 fn tokens() -> impl Strategy<Value = u32> {
@@ -181,9 +188,15 @@ fn ask() -> impl Strategy<Value = Ask> {
         2 => prop::collection::vec(who(), 0..8),
         1 => (0..130usize).prop_map(|n| (0..n).map(Who::Here).collect()),
     ];
-    (policy, tokens(), candidates, excluded).prop_map(|(policy, tokens, candidates, excluded)| {
-        Ask { policy, tokens, candidates, excluded }
-    })
+    (policy, tokens(), candidates, excluded, hash()).prop_map(
+        |(policy, tokens, candidates, excluded, hash)| Ask {
+            policy,
+            tokens,
+            candidates,
+            excluded,
+            hash,
+        },
+    )
 }
 
 fn members() -> impl Strategy<Value = Vec<Member>> {
@@ -515,6 +528,7 @@ impl<'a> Pair<'a> {
             tokens: ask.tokens,
             candidates: candidates.as_deref(),
             excluded: &self.ids(&ask.excluded),
+            hash: ask.hash,
         };
         if counting {
             let real = foreseen(self.picker.dispatch(&request)).map(|ticket| {

@@ -123,6 +123,7 @@ impl Oracle {
 
     pub fn tune(&self, tuning: Tuning) -> Answer {
         check((2..=255).contains(&tuning.choices))?;
+        check(matches!(tuning.hash_load_factor, 0 | 100..=10_000))?;
         self.state().tuning = tuning;
         Ok(())
     }
@@ -556,6 +557,7 @@ impl State {
             Policy::PowerOfTwoRequests => self.can_win_a_draw(&eligible, requests_then_tokens),
             Policy::LeastRequests => self.least(eligible),
             Policy::LeastTokens => unbeaten(self.competing(eligible), by_live_tokens),
+            Policy::ConsistentHashing => self.first_by_hash(eligible, request.hash),
             Policy::Balanced => {
                 let cost = |worker: &Worker| {
                     u128::from(worker.in_flight + 1) * u128::from(self.tuning.request_tokens)
@@ -577,6 +579,25 @@ impl State {
         let Some(last) = self.cursor else { return eligible };
         let next = eligible.iter().position(|worker| worker.id.slot() > last).unwrap_or(0);
         vec![eligible[next]]
+    }
+
+    /// Those below the bound whose rank is within half a percent of the least, which a table of
+    /// logarithms may take for it.
+    fn first_by_hash<'a>(&self, mut eligible: Vec<&'a Worker>, hash: u64) -> Vec<&'a Worker> {
+        let requests: u128 = eligible.iter().map(|worker| u128::from(worker.in_flight)).sum();
+        let weights: u128 = eligible.iter().map(|worker| u128::from(worker.weight)).sum();
+        let percent = u128::from(self.tuning.hash_load_factor);
+        eligible.retain(|worker| {
+            let most = (requests + 1) * percent * u128::from(worker.weight);
+            percent == 0 || u128::from(worker.in_flight) < most.div_ceil(100 * weights)
+        });
+        let rank = |worker: &Worker| {
+            let draw = splitmix64(splitmix64(worker.key) ^ hash);
+            -(draw as f64 / 2f64.powi(64)).ln() / f64::from(worker.weight)
+        };
+        let least = eligible.iter().map(|worker| rank(worker)).fold(f64::INFINITY, f64::min);
+        eligible.retain(|worker| rank(worker) <= least * 1.005);
+        eligible
     }
 
     /// Those that are beaten by nobody in some draw of `choices` workers. Tokens count if all of
@@ -622,6 +643,14 @@ impl State {
 fn unbeaten(workers: Vec<&Worker>, compare: impl Fn(&Worker, &Worker) -> Ordering) -> Vec<&Worker> {
     let Some(&best) = workers.iter().min_by(|a, b| compare(a, b)) else { return workers };
     workers.into_iter().filter(|worker| compare(worker, best) == Ordering::Equal).collect()
+}
+
+/// The first number of SplitMix64 with this state.
+fn splitmix64(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d049bb133111eb);
+    z ^ (z >> 31)
 }
 
 fn by_requests(a: &Worker, b: &Worker) -> Ordering {
