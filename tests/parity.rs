@@ -39,7 +39,11 @@ fn picks(policy: Policy, workers: &[(u32, Option<u64>)]) -> Vec<u64> {
 
 fn picks_of(pool: &Pool, workers: &[WorkerId], policy: Policy) -> Vec<u64> {
     let mut picker = pool.picker(1).unwrap();
-    tally(workers, 10_000, || picker.pick(&by(policy)).unwrap())
+    let mut hash = 0;
+    tally(workers, 10_000, || {
+        hash += 1;
+        picker.pick(&Request { hash, ..by(policy) }).unwrap()
+    })
 }
 
 fn tune(pool: &Pool, tuning: Tuning) {
