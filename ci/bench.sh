@@ -47,6 +47,8 @@ for what, workers, most in [
     ("power_of_two:tokens", 64, 2.6),
     ("power_of_two:tokens, one excluded", 64, 5.5),
     ("least_requests", 8, 9),
+    ("least_tokens", 8, 9),
+    ("balanced", 8, 9),
     ("least_requests", 64, 30),
     ("least_requests", 1024, 150),
     ("power_of_two:tokens from C, static library", 8, 3.5),

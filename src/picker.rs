@@ -128,9 +128,9 @@ fn with_thread_rng<R>(run: impl FnOnce(&mut Rng) -> Result<R, Refusal>) -> Resul
     })
 }
 
-/// Requests without lists mostly have functions of their own, and what those need of them comes in
+/// Plain requests have functions of their own, and what those need of them comes in
 /// registers: a caller that is inlined need not have such a request in memory. So the request is
-/// copied where it has lists, or its policy looks at more of it.
+/// copied where it has lists, or a hash that counts.
 #[inline]
 pub(crate) fn pick(
     region: &Region,
@@ -138,7 +138,7 @@ pub(crate) fn pick(
     rng: &mut Rng,
 ) -> Result<WorkerId, Refusal> {
     let policy = request.policy_in(region);
-    match request.is_plain() && policy.goes_straight() {
+    match request.is_plain(policy) {
         true => by_policy!(policy, pick_plain(region, rng)),
         false => {
             let request = *request;
@@ -151,7 +151,7 @@ pub(crate) fn pick(
 #[inline(always)]
 pub(crate) fn dispatch(region: &Region, request: &Request<'_>, rng: &mut Rng) -> Answer {
     let policy = request.policy_in(region);
-    match request.is_plain() && policy.goes_straight() {
+    match request.is_plain(policy) {
         true => by_policy!(policy, dispatch_plain(region, request.tokens, rng)),
         false => {
             let request = *request;

@@ -142,6 +142,13 @@ impl<'a> View<'a> {
         live_tokens(polled, self.array(view::MARKS, position), word)
     }
 
+    /// Tokens in flight when the poll began that brought the load, of all workers in the order of their
+    /// positions.
+    #[inline(always)]
+    pub(crate) fn marks(&self) -> &'a [AtomicU64] {
+        self.whole_array(view::MARKS)
+    }
+
     /// Ids and tokens of all workers in the order of their positions; the tokens still have to be
     /// passed through [`View::unless_expired`].
     #[inline(always)]

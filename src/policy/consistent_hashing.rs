@@ -2,19 +2,29 @@
 //! each worker draws a number from its key and the hash, and the least −log₂(draw) ÷ weight wins. A
 //! worker's draws depend on nothing else, so that one that comes or goes moves only its own share.
 
-use super::scan::{Share, scan};
+use super::scan::{Share, scan, scan_equal};
 use super::{Choice, Rng, Scope, Tuning};
 use crate::error::Refusal;
 use crate::sync::{self, Ordering};
-use crate::word::Word;
+use crate::word::{STANDING_STATE, Word};
 use std::cmp::Reverse;
 
-pub(super) fn choose(
-    scope: Scope<'_>,
-    hash: u64,
-    tuning: Tuning,
-    rng: &mut Rng,
-) -> Result<Choice, Refusal> {
+/// Of workers of equal weight, if one is eligible and no bound is set.
+#[inline(always)]
+pub(super) fn first(scope: Scope<'_>, rng: &mut Rng) -> Option<Choice> {
+    if Tuning::of(scope.view.region()).hash_load_factor > 0 {
+        return None;
+    }
+    let (keys, hash) = (scope.view.region().keys(), scope.hash);
+    // The draw, and what only eligible workers have none of. Two keys never draw the same.
+    scan_equal(scope, rng, move |_, id, _, word| {
+        let key = keys[id.slot()].load(Ordering::Relaxed);
+        let state = word.standing(id.generation()) & STANDING_STATE;
+        u128::from(!draw(key, hash)) << 64 | u128::from(state)
+    })
+}
+
+pub(super) fn choose(scope: Scope<'_>, tuning: Tuning, rng: &mut Rng) -> Result<Choice, Refusal> {
     let keys = scope.view.region().keys();
     loop {
         let bound = Bound::of(&scope, tuning.hash_load_factor);
@@ -23,7 +33,7 @@ pub(super) fn choose(
             // Relaxed: a slot's key changes only while its word is closed, so that a key that isn't this
             // worker's belongs to one that can't be chosen any more.
             let key = keys[scope.view.id(position).slot()].load(Ordering::Relaxed);
-            let draw = draw(key, hash);
+            let draw = draw(key, scope.hash);
             let share = Share { value: minus_log2(draw), weight };
             (bound.is_reached(word, weight), share, Reverse(draw), key)
         };

@@ -102,15 +102,6 @@ impl Policy {
         }
     }
 
-    /// Has a straight way, which asks no more of a request than its tokens: see [`choose_plainly`].
-    pub(crate) const fn goes_straight(self) -> bool {
-        match self {
-            Self::RoundRobin | Self::Random => true,
-            Self::PowerOfTwoTokens | Self::PowerOfTwoRequests | Self::LeastRequests => true,
-            Self::LeastTokens | Self::Balanced | Self::ConsistentHashing => false,
-        }
-    }
-
     /// Looks at every worker.
     const fn scans(self) -> bool {
         match self {
@@ -281,12 +272,14 @@ struct Scope<'a> {
     counting: bool,
     /// Only workers that have room for a request of so many tokens.
     room_for: Option<u32>,
+    /// The request's.
+    hash: u64,
 }
 
 impl<'a> Scope<'a> {
     #[inline(always)]
     fn all(view: View<'a>, counting: bool) -> Self {
-        Self { view, excluded: &[], allowed: None, counting, room_for: None }
+        Self { view, excluded: &[], allowed: None, counting, room_for: None, hash: 0 }
     }
 }
 
@@ -495,10 +488,10 @@ impl Request<'_> {
             && !self.excluded.contains(&worker)
     }
 
-    /// Leaves the choice among all workers.
+    /// Leaves the choice among all workers, and this policy needs no more of it than its tokens.
     #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.candidates.is_none() && self.excluded.is_empty()
+    pub(crate) fn is_plain(&self, policy: Policy) -> bool {
+        self.candidates.is_none() && self.excluded.is_empty() && policy != Policy::ConsistentHashing
     }
 }
 
@@ -540,15 +533,16 @@ pub(crate) fn choose<const POLICY: u32>(
     room_for: Option<u32>,
     rng: &mut Rng,
 ) -> Result<Choice, Refusal> {
-    let all = Scope { room_for, ..Scope::all(view, counting) };
+    let all = Scope { room_for, hash: request.hash, ..Scope::all(view, counting) };
     // Draws compare few exclusions one by one; scans are faster with a set.
     let few = const { if Policy::from_number(POLICY).unwrap().scans() { 0 } else { FEW_EXCLUDED } };
     if request.candidates.is_none() && request.excluded.len() <= few {
-        return look_around::<POLICY>(
-            Scope { excluded: request.excluded, ..all },
-            request.hash,
-            rng,
-        );
+        let scope = Scope { excluded: request.excluded, ..all };
+        // Plain requests have gone the straight way already.
+        return match const { POLICY == Policy::ConsistentHashing as u32 } {
+            true => go_straight_or_around::<POLICY>(scope, rng),
+            false => look_around::<POLICY>(scope, rng),
+        };
     }
     with_set(view.len(), |set| {
         match request.candidates {
@@ -562,16 +556,23 @@ pub(crate) fn choose<const POLICY: u32>(
         for position in request.excluded.iter().filter_map(|&id| view.position(id)) {
             set[position / 64] &= !(1 << (position % 64));
         }
-        let scope = Scope { allowed: Some(set), ..all };
-        // Draws gain nothing by it here.
-        if const { POLICY == Policy::LeastRequests as u32 }
-            && room_for.is_none()
-            && let Some(choice) = go_straight::<POLICY>(scope, rng)
-        {
-            return Ok(choice);
-        }
-        look_around::<POLICY>(scope, request.hash, rng)
+        go_straight_or_around::<POLICY>(Scope { allowed: Some(set), ..all }, rng)
     })
+}
+
+#[inline(always)]
+fn go_straight_or_around<const POLICY: u32>(
+    scope: Scope<'_>,
+    rng: &mut Rng,
+) -> Result<Choice, Refusal> {
+    // Draws gain nothing by it among lists.
+    if const { Policy::from_number(POLICY).unwrap().scans() }
+        && scope.room_for.is_none()
+        && let Some(choice) = go_straight::<POLICY>(scope, rng)
+    {
+        return Ok(choice);
+    }
+    look_around::<POLICY>(scope, rng)
 }
 
 /// The few steps that lead to a worker nearly always, where the view is simple. Short enough to keep
@@ -588,17 +589,15 @@ fn go_straight<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Option<Cho
         Policy::PowerOfTwoTokens => power_of_two::better_of_two::<true>(scope, rng),
         Policy::PowerOfTwoRequests => power_of_two::better_of_two::<false>(scope, rng),
         Policy::LeastRequests => least_requests::fewest(scope, rng),
-        Policy::LeastTokens | Policy::Balanced | Policy::ConsistentHashing => None,
+        Policy::LeastTokens => least_tokens::fewest(scope, rng),
+        Policy::Balanced => balanced::cheapest(scope, rng),
+        Policy::ConsistentHashing => consistent_hashing::first(scope, rng),
     }
 }
 
 /// All the rest: weights, loads that have expired, workers that aren't eligible, and why nobody is.
 #[inline(always)]
-fn look_around<const POLICY: u32>(
-    scope: Scope<'_>,
-    hash: u64,
-    rng: &mut Rng,
-) -> Result<Choice, Refusal> {
+fn look_around<const POLICY: u32>(scope: Scope<'_>, rng: &mut Rng) -> Result<Choice, Refusal> {
     let tuning = || Tuning::of(scope.view.region());
     match const { Policy::from_number(POLICY).unwrap() } {
         Policy::RoundRobin => round_robin::choose(scope),
@@ -607,11 +606,8 @@ fn look_around<const POLICY: u32>(
         Policy::PowerOfTwoRequests => power_of_two::choose::<false>(scope, tuning().choices, rng),
         Policy::LeastRequests => least_requests::choose(scope, tuning().unreported_compete, rng),
         Policy::LeastTokens => least_tokens::choose(scope, tuning().unreported_compete, rng),
-        Policy::Balanced => {
-            let Tuning { request_tokens, unreported_compete, .. } = tuning();
-            balanced::choose(scope, request_tokens, unreported_compete, rng)
-        }
-        Policy::ConsistentHashing => consistent_hashing::choose(scope, hash, tuning(), rng),
+        Policy::Balanced => balanced::choose(scope, tuning(), rng),
+        Policy::ConsistentHashing => consistent_hashing::choose(scope, tuning(), rng),
     }
 }
 
