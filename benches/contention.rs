@@ -54,12 +54,15 @@ fn main() {
 
 fn evenkeel(policy: Policy, threads: usize, pace: Option<Duration>) {
     let (pool, _) = pool_of(PoolConfig::default(), [WorkerConfig::default(); WORKERS]);
-    let request = Request { policy: Some(policy), ..Request::default() };
     row(policy, "", threads, pace, |thread| {
         let mut picker = pool.picker(thread + 1).unwrap();
-        let (pool, request) = (&pool, &request);
+        let mut request =
+            Request { policy: Some(policy), hash: thread << 32, ..Request::default() };
+        let pool = &pool;
         move || {
-            let ticket = picker.dispatch(black_box(request)).unwrap();
+            // For the one policy that goes by it.
+            request.hash += 1;
+            let ticket = picker.dispatch(black_box(&request)).unwrap();
             pool.finish(ticket).unwrap();
         }
     });

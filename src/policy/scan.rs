@@ -206,7 +206,7 @@ fn best_of_64<const ALL: bool>(
         let Some(slot) = view.slot(id) else { continue };
         let word = slot.glance();
         let rank = rank(from + bit, id, tokens.load(Relaxed), word);
-        if rank > least {
+        if (rank >> 64) as u64 > (least >> 64) as u64 {
             continue;
         }
         if !ALL && (allowed >> bit & 1 == 0 || counting && !has_place::<ALL>(view, slot, word)) {
@@ -214,7 +214,7 @@ fn best_of_64<const ALL: bool>(
         }
         if rank == least {
             members |= 1 << bit;
-        } else if word.is_open(id.generation()) {
+        } else if rank < least && word.is_open(id.generation()) {
             least = rank;
             members = 1 << bit;
         }
