@@ -11,7 +11,7 @@ use crate::ticket::end_shared;
 use crate::word::Word;
 use crate::worker::{Config, Slot};
 use crate::{
-    Error, Load, Picker, Policy, Pool, PoolConfig, Request, Vetoes, WorkerConfig, WorkerId,
+    Error, Load, Picker, Policy, Pool, PoolConfig, Request, Tuning, Vetoes, WorkerConfig, WorkerId,
 };
 use loom::cell::UnsafeCell;
 use loom::thread::{self, JoinHandle};
@@ -112,6 +112,10 @@ fn generation(pool: &Pool, worker: WorkerId) -> u64 {
 
 fn load(worker: WorkerId, tokens: u64) -> Load {
     Load { worker, tokens, running: None, waiting: None, timestamp: None }
+}
+
+fn by(policy: Policy) -> Request<'static> {
+    Request { policy: Some(policy), ..Request::default() }
 }
 
 /// Leaves no choice but this worker.
@@ -413,13 +417,19 @@ fn r8_of_two_reports_the_one_whose_poll_began_later_stays_whole() {
 
 #[test]
 fn r9_of_two_dispatches_for_the_last_place_one_gets_it() {
-    model(None, || {
+    for policy in [Policy::LeastRequests, Policy::Balanced, Policy::ConsistentHashing] {
+        r9_by(policy);
+    }
+}
+
+fn r9_by(policy: Policy) {
+    model(None, move || {
         let (pool, []) = pool(1);
         let a = pool.add(0, capped(2)).unwrap();
         let _ = pool.begin(a, 0).unwrap();
         let mut picker = pool.picker(1).unwrap();
         let turns = Turns::default();
-        let dispatch = turns.spawn(move |_| picker.dispatch(&Request::default()).map(drop));
+        let dispatch = turns.spawn(move |_| picker.dispatch(&by(policy)).map(drop));
         let begin = turns.spawn({
             let pool = pool.clone();
             move |_| pool.begin(a, 0).map(drop)
@@ -471,12 +481,34 @@ fn r10_live_tokens_err_by_what_began_and_ended_before_the_engines_sample() {
 
 #[test]
 fn dispatches_by_least_requests_stay_within_one() {
-    model(2, || {
+    dispatches_stay_within_one(by(Policy::LeastRequests));
+}
+
+#[test]
+fn dispatches_by_least_tokens_stay_within_the_tokens_of_one() {
+    dispatches_stay_within_one(Request { tokens: 7, ..by(Policy::LeastTokens) });
+}
+
+#[test]
+fn dispatches_by_balanced_stay_within_the_cost_of_one() {
+    dispatches_stay_within_one(Request { tokens: 7, ..by(Policy::Balanced) });
+}
+
+/// Under a bound of 100 percent of the mean.
+#[test]
+fn dispatches_by_consistent_hashing_stay_within_the_bound() {
+    dispatches_stay_within_one(by(Policy::ConsistentHashing));
+}
+
+fn dispatches_stay_within_one(request: Request<'static>) {
+    model(2, move || {
         let (pool, [a, b]) = pool(2);
+        let tuning = Tuning { request_tokens: 5, hash_load_factor: 100, ..Tuning::default() };
+        pool.tune(tuning).unwrap();
         let turns = Turns::default();
         let threads = [1, 1].map(|seed| {
             let mut picker = pool.picker(seed).unwrap();
-            turns.spawn(move |_| drop(picker.dispatch(&Request::default()).unwrap()))
+            turns.spawn(move |_| drop(picker.dispatch(&request).unwrap()))
         });
         // Counts that only grow and are the same before and after were so in between.
         let seen = [a, b, a].map(|worker| in_flight(&pool, worker));
@@ -637,35 +669,37 @@ fn a_worker_added_again_at_its_last_finish_is_revived_or_new() {
 
 // The edges.
 
-/// Publishes a view whose one worker has this weight and as many tokens.
-fn publish_pair(pool: &Pool, worker: WorkerId, n: u32) {
+/// Publishes a view whose one worker has this weight, as many tokens, and their mark.
+fn publish_triple(pool: &Pool, worker: WorkerId, n: u32) {
     let weight = WorkerConfig { weight: n, ..PLAIN };
     Slot::of(pool.region(), worker.slot()).unwrap().set_config(Config::of(&weight));
-    pool.region().record(worker.slot())[record::LOAD_TOKENS].store(n.into(), Ordering::Relaxed);
+    for field in [record::LOAD_TOKENS, record::LOAD_MARK] {
+        pool.region().record(worker.slot())[field].store(n.into(), Ordering::Relaxed);
+    }
     snapshot::publish(pool.region(), 0);
 }
 
 /// What a choice reads of such a view.
-fn read_pair(view: &View<'_>, worker: WorkerId) -> (u64, u64) {
+fn read_triple(view: &View<'_>, worker: WorkerId) -> [u64; 3] {
     assert!(view.len() == 1 && view.id(0) == worker);
-    (view.weight(0), view.tokens(0))
+    [view.weight(0), view.tokens(0), view.marks()[0].load(Ordering::Relaxed)]
 }
 
 #[test]
 fn e1_a_choice_sees_all_of_the_view_whose_version_it_sees() {
     model(None, || {
         let (pool, [a]) = pool(1);
-        publish_pair(&pool, a, 1);
+        publish_triple(&pool, a, 1);
         let turns = Turns::default();
         let thread = turns.spawn({
             let pool = pool.clone();
-            move |_| publish_pair(&pool, a, 2)
+            move |_| publish_triple(&pool, a, 2)
         });
         turns.take();
         let view = View::newest(pool.region());
-        let pair = read_pair(&view, a);
+        let read = read_triple(&view, a);
         assert!(view.is_whole());
-        assert!(pair == (1, 1) || pair == (2, 2), "{pair:?}");
+        assert!(read == [1; 3] || read == [2; 3], "{read:?}");
         thread.join().unwrap();
     });
 }
@@ -676,17 +710,18 @@ fn e2_a_view_that_is_overwritten_while_it_is_read_does_not_pass_for_whole() {
     let seen = torn.clone();
     model(3, move || {
         let (pool, [a]) = pool(1);
-        publish_pair(&pool, a, 1);
+        publish_triple(&pool, a, 1);
         let turns = Turns::default();
         let thread = turns.spawn({
             let pool = pool.clone();
-            move |_| (2..5).for_each(|n| publish_pair(&pool, a, n))
+            move |_| (2..5).for_each(|n| publish_triple(&pool, a, n))
         });
         turns.take();
         let view = View::newest(pool.region());
-        let (weight, tokens) = read_pair(&view, a);
-        assert!(!view.is_whole() || weight == tokens, "{weight} {tokens}");
-        seen.add_if(weight != tokens);
+        let read = read_triple(&view, a);
+        let is_of_one = read.iter().all(|&word| word == read[0]);
+        assert!(!view.is_whole() || is_of_one, "{read:?}");
+        seen.add_if(!is_of_one);
         thread.join().unwrap();
     });
     torn.assert_reached();
