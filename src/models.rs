@@ -494,17 +494,31 @@ fn dispatches_by_balanced_stay_within_the_cost_of_one() {
     dispatches_stay_within_one(Request { tokens: 7, ..by(Policy::Balanced) });
 }
 
-/// Under a bound of 100 percent of the mean.
+/// One thread adds up the counts, and then the other has its requests counted: the bound of before
+/// is reached by both workers.
 #[test]
 fn dispatches_by_consistent_hashing_stay_within_the_bound() {
-    dispatches_stay_within_one(by(Policy::ConsistentHashing));
+    model(2, || {
+        let (pool, [a, b]) = pool(2);
+        pool.tune(Tuning { hash_load_factor: 100, ..Tuning::default() }).unwrap();
+        let turns = Turns::default();
+        let threads = [1, 3].map(|requests| {
+            let mut picker = pool.picker(1).unwrap();
+            turns.spawn(move |_| {
+                for _ in 0..requests {
+                    let _ = picker.dispatch(&by(Policy::ConsistentHashing)).unwrap();
+                }
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!([a, b].map(|worker| in_flight(&pool, worker)), [2, 2]);
+    });
 }
 
 fn dispatches_stay_within_one(request: Request<'static>) {
     model(2, move || {
         let (pool, [a, b]) = pool(2);
-        let tuning = Tuning { request_tokens: 5, hash_load_factor: 100, ..Tuning::default() };
-        pool.tune(tuning).unwrap();
+        pool.tune(Tuning { request_tokens: 5, ..Tuning::default() }).unwrap();
         let turns = Turns::default();
         let threads = [1, 1].map(|seed| {
             let mut picker = pool.picker(seed).unwrap();
