@@ -128,6 +128,11 @@ struct SimulateOptions {
     #[arg(long, value_name = "NAME", value_parser = policy, default_value = "least_requests")]
     prefill_policy: Policy,
 
+    /// Under power_of_two, how many ranks are drawn; as many as there are: all are looked at
+    #[arg(long, value_name = "N", default_value = "2",
+          value_parser = |text: &str| number(text, 2..=255u32))]
+    choices: u32,
+
     /// Under balanced, how many KV tokens cost a step as much as one more request [default: what the
     /// step says, b ÷ c; as many as can be, if KV tokens cost nothing]
     #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 0..=u32::MAX))]

@@ -103,6 +103,7 @@ fn compare(options: &SimulateOptions, trace: &Trace) -> Result<Vec<Row>> {
     let progress = ProgressBar::new(total).with_style(style);
     let deployment = deployment(options);
     let tuning = Tuning {
+        choices: options.choices,
         request_tokens: options.request_tokens.unwrap_or(deployment.step.request_tokens()),
         hash_load_factor: options.hash_load_factor,
         ..Tuning::default()
