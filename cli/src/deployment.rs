@@ -1,10 +1,11 @@
 //! What each part of a deployment takes, in time and memory, and presets with their sources.
 
+use std::fmt;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Deployment {
     /// Each prompt, whatever its length.
     pub prefill: Duration,
@@ -43,6 +44,19 @@ impl Step {
         let tokens =
             1e6 * self.per_request.as_secs_f64() / self.per_million_kv_tokens.as_secs_f64();
         tokens as u32 // Saturates where tokens cost nothing.
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let [base, per_request, per_million_kv_tokens] =
+            [self.base, self.per_request, self.per_million_kv_tokens]
+                .map(|time| time.as_secs_f64() * 1e3);
+        write!(
+            f,
+            "{base} ms + {per_request} ms × largest batch + {per_million_kv_tokens} ms × largest \
+             KV in millions of tokens"
+        )
     }
 }
 

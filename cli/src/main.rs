@@ -3,6 +3,9 @@
 mod deployment;
 mod metrics;
 mod model;
+mod new_file;
+mod report;
+mod series;
 mod simulate;
 mod table;
 mod trace;
@@ -170,6 +173,13 @@ struct SimulateOptions {
     /// Print CSV instead of tables
     #[arg(long)]
     csv: bool,
+
+    /// Write a report, one HTML file with tables and charts, as well
+    ///
+    /// The charts over time are those of the first load and the first seed. For the chart of
+    /// request_tokens there are more runs, under the first load.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 }
 
 fn number<T: FromStr + PartialOrd + Display>(
@@ -220,8 +230,7 @@ fn time(text: &str, shortest: Duration) -> Result<Duration, String> {
 
 fn main() -> ExitCode {
     let Cli { command: Command::Simulate(options) } = Cli::parse();
-    let printed = simulate::run(&options).and_then(|text| Ok(print(&text)?));
-    match printed {
+    match simulate::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nowhere is left to say that this failed too.

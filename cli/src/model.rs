@@ -16,6 +16,7 @@ use slab::Slab;
 
 use crate::deployment::Deployment;
 use crate::metrics::{Measured, RankSample, Recorder};
+use crate::series::Series;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -315,6 +316,15 @@ impl<'a> Simulation<'a> {
         }
         self.now = end;
         Ok(())
+    }
+
+    pub fn keep(&mut self, series: Series) {
+        self.recorder.series = Some(series);
+    }
+
+    /// What was to be kept.
+    pub fn into_series(self) -> Option<Series> {
+        self.recorder.series
     }
 
     pub fn measured(&self) -> Measured {
