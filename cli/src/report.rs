@@ -17,7 +17,7 @@ use crate::{SimulateOptions, table};
 
 const STYLE: &str = include_str!("report/style.css");
 
-/// `balanced` shows what `request_tokens` does to it.
+/// `balanced` are the rows for the chart of `request_tokens`.
 pub fn html(
     options: &SimulateOptions,
     trace: &Trace,
