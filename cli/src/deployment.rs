@@ -1,10 +1,11 @@
 //! What each part of a deployment takes, in time and memory, and presets with their sources.
 
+use std::fmt;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Deployment {
     /// Each prompt, whatever its length.
     pub prefill: Duration,
@@ -22,7 +23,7 @@ pub struct Deployment {
     pub gpus: u32,
 }
 
-/// The cost of one decode step of all ranks.
+/// What a decode step costs a rank. All ranks wait for the one that takes longest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     pub base: Duration,
@@ -31,11 +32,10 @@ pub struct Step {
 }
 
 impl Step {
-    /// It waits for the rank with the largest batch and for the one with the most KV.
-    pub fn time(&self, largest_batch: u32, largest_kv: u64) -> Duration {
+    pub fn time(&self, batch: u32, kv_tokens: u64) -> Duration {
         self.base
-            + self.per_request * largest_batch
-            + self.per_million_kv_tokens.mul_f64(largest_kv as f64 / 1e6)
+            + self.per_request * batch
+            + self.per_million_kv_tokens.mul_f64(kv_tokens as f64 / 1e6)
     }
 
     /// How many KV tokens cost a step as much as one more request.
@@ -43,6 +43,19 @@ impl Step {
         let tokens =
             1e6 * self.per_request.as_secs_f64() / self.per_million_kv_tokens.as_secs_f64();
         tokens as u32 // Saturates where tokens cost nothing.
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let [base, per_request, per_million_kv_tokens] =
+            [self.base, self.per_request, self.per_million_kv_tokens]
+                .map(|time| time.as_secs_f64() * 1e3);
+        write!(
+            f,
+            "of the busiest rank, {base} ms + {per_request} ms × batch + {per_million_kv_tokens} ms × \
+             KV in millions of tokens"
+        )
     }
 }
 
@@ -106,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_waits_for_the_largest_batch_and_the_largest_kv() {
+    fn a_step_costs_for_each_request_and_each_token() {
         let step = Step {
             per_million_kv_tokens: Duration::from_millis(5),
             ..Preset::DeepseekV4Mi355x.deployment().step

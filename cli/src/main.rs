@@ -3,6 +3,9 @@
 mod deployment;
 mod metrics;
 mod model;
+mod new_file;
+mod report;
+mod series;
 mod simulate;
 mod table;
 mod trace;
@@ -105,7 +108,7 @@ struct SimulateOptions {
     #[arg(long, value_enum, default_value = "deepseek-v4-mi355x")]
     preset: Preset,
 
-    /// Decode step: a + b × the largest batch + c × the largest KV, in ms, ms and ms per million
+    /// Decode step: a + b × batch + c × KV of the rank that takes longest, in ms, ms and ms per million
     /// tokens [default: the preset's]
     #[arg(long, value_name = "A,B,C", value_parser = step)]
     step: Option<Step>,
@@ -175,6 +178,13 @@ struct SimulateOptions {
     /// Print CSV instead of tables
     #[arg(long)]
     csv: bool,
+
+    /// Write a report, one HTML file with tables and charts, as well
+    ///
+    /// The charts over time are those of the first load and the first seed. For the chart of
+    /// request_tokens there are more runs, under the first load.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 }
 
 fn number<T: FromStr + PartialOrd + Display>(
@@ -225,8 +235,7 @@ fn time(text: &str, shortest: Duration) -> Result<Duration, String> {
 
 fn main() -> ExitCode {
     let Cli { command: Command::Simulate(options) } = Cli::parse();
-    let printed = simulate::run(&options).and_then(|text| Ok(print(&text)?));
-    match printed {
+    match simulate::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nowhere is left to say that this failed too.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use crate::series::Series;
+
 /// A day; what takes longer counts as that.
 const LONGEST_US: u64 = 24 * 60 * 60 * 1_000_000;
 
@@ -89,6 +91,8 @@ pub struct Recorder {
     tpot: Histogram<u32>,
     ttft: Histogram<u32>,
     tokens: u64,
+    /// If they are asked for.
+    pub series: Option<Series>,
 }
 
 impl Recorder {
@@ -102,6 +106,7 @@ impl Recorder {
             tpot: histogram(),
             ttft: histogram(),
             tokens: 0,
+            series: None,
         }
     }
 
@@ -127,11 +132,14 @@ impl Recorder {
         let busiest_batch = largest(running.clone());
         let sums = &mut self.sums;
         sums.samples += 1;
-        sums.outstanding_cv += coefficient_of_variation(outstanding);
+        sums.outstanding_cv += coefficient_of_variation(outstanding.clone());
         sums.batch_cv += coefficient_of_variation(running);
         sums.busiest_batch += busiest_batch;
         sums.kv_busiest_over_mean += largest_over_mean(kv);
 
+        if let Some(series) = &mut self.series {
+            series.sample(busiest_batch, outstanding);
+        }
         let is_busiest = |rank: &RankSample| f64::from(rank.running) == busiest_batch;
         let share = 1.0 / ranks.clone().filter(is_busiest).count() as f64;
         for (index, rank) in ranks.enumerate() {

@@ -16,6 +16,7 @@ use slab::Slab;
 
 use crate::deployment::Deployment;
 use crate::metrics::{Measured, RankSample, Recorder};
+use crate::series::Series;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -317,6 +318,15 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
+    pub fn keep(&mut self, series: Series) {
+        self.recorder.series = Some(series);
+    }
+
+    /// What was to be kept.
+    pub fn into_series(self) -> Option<Series> {
+        self.recorder.series
+    }
+
     pub fn measured(&self) -> Measured {
         self.recorder.measured(self.now - self.setup.warm_up, self.setup.deployment.gpus)
     }
@@ -409,10 +419,9 @@ impl<'a> Simulation<'a> {
         }
         self.stepping = !self.decoding.is_empty();
         if self.stepping {
-            let largest_batch = self.ranks.iter().map(|rank| rank.running).max().unwrap_or(0);
-            let largest_kv = self.ranks.iter().map(|rank| rank.kv).max().unwrap_or(0);
-            let step = self.setup.deployment.step.time(largest_batch, largest_kv);
-            self.schedule(self.now + step, Event::StepEnd);
+            let step = self.setup.deployment.step;
+            let longest = (self.ranks.iter()).map(|rank| step.time(rank.running, rank.kv)).max();
+            self.schedule(self.now + longest.unwrap_or_default(), Event::StepEnd);
         }
     }
 
@@ -698,6 +707,26 @@ mod tests {
         assert_eq!(simulation.steps, 2);
         simulation.run_until(Duration::from_micros(3_000_003)).unwrap();
         assert_eq!(simulation.steps, 3);
+    }
+
+    #[test]
+    fn a_step_waits_for_the_rank_that_takes_longest() {
+        let arrivals =
+            [1_000_000, 1, 1].map(|input| Arrival { at: Duration::ZERO, input, output: 9 });
+        let traffic = Traffic::Open { arrivals: &arrivals, rate: 1.0 };
+        let mut setup = Setup { ranks: 2, ..setup(traffic, Policy::LeastTokens, 1) };
+        setup.deployment.prefill = Duration::ZERO;
+        setup.deployment.prefill_tokens_per_s = 1e15;
+        setup.deployment.transfer = Duration::ZERO;
+        setup.deployment.step = Step {
+            base: Duration::ZERO,
+            per_request: Duration::from_secs(1),
+            per_million_kv_tokens: Duration::from_secs(2),
+        };
+        let mut simulation = Simulation::new(setup).unwrap();
+        // One request with the tokens, beside two without: 3 s each, the largest of each would be 4 s.
+        simulation.run_until(Duration::from_millis(6_100)).unwrap();
+        assert_eq!((running(&simulation), simulation.steps), (3, 2));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Runs every policy on the same requests and sums up what it did.
 
+use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -7,11 +9,13 @@ use evenkeel::{Error, Policy, Tuning};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
-use crate::deployment::{Deployment, Step};
+use crate::deployment::Deployment;
 use crate::metrics::{Measured, Metric};
 use crate::model::{Setup, Simulation, Traffic};
+use crate::new_file::NewFile;
+use crate::series::Series;
 use crate::trace::Trace;
-use crate::{SimulateOptions, table, trace, workload};
+use crate::{SimulateOptions, report, table, trace, workload};
 
 /// How far a run advances between two moves of the progress bar.
 const STRIDE: Duration = Duration::from_secs(60);
@@ -20,8 +24,12 @@ const STRIDE: Duration = Duration::from_secs(60);
 pub struct Row {
     pub policy: &'static str,
     pub load: Load,
+    /// What `balanced` goes by.
+    pub request_tokens: u32,
     /// By seed.
     pub runs: Vec<Measured>,
+    /// Of the first seed, if a report draws it.
+    pub series: Option<Series>,
 }
 
 /// What the policies are compared under.
@@ -29,6 +37,15 @@ pub struct Row {
 pub enum Load {
     Concurrency(u32),
     RateScale(f64),
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Concurrency(concurrency) => write!(f, "concurrency {concurrency}"),
+            Self::RateScale(rate) => write!(f, "rate × {rate}"),
+        }
+    }
 }
 
 impl Row {
@@ -50,23 +67,29 @@ pub fn short_name(policy: Policy) -> &'static str {
     name.strip_prefix("power_of_two:").unwrap_or(name)
 }
 
-/// The text to print.
-pub fn run(options: &SimulateOptions) -> Result<String> {
+pub fn run(options: &SimulateOptions) -> Result<()> {
+    let report = options.report.as_deref().map(NewFile::at).transpose()?;
     let trace = match &options.trace {
         Some(path) => trace::read(path, !options.no_sub_agents)?,
         None => Trace::Conversations(workload::synthetic(0)),
     };
-    let rows = compare(options, &trace)?;
-    if options.json {
-        table::json(&rows)
+    let (rows, balanced) = compare(options, &trace)?;
+    let text = if options.json {
+        table::json(&rows)?
     } else if options.csv {
-        table::csv(&rows)
+        table::csv(&rows)?
     } else {
-        Ok(describe(options, &trace) + &table::text(&rows))
+        let note = request_tokens_note(options);
+        format!("{}{}\n{note}\n", describe(options, &trace), table::text(&rows))
+    };
+    crate::print(&text)?;
+    if let Some(file) = report {
+        file.write(&report::html(options, &trace, &rows, &balanced)?)?;
     }
+    Ok(())
 }
 
-fn deployment(options: &SimulateOptions) -> Deployment {
+pub fn deployment(options: &SimulateOptions) -> Deployment {
     let preset = options.preset.deployment();
     Deployment {
         prefill: options.prefill_time.unwrap_or(preset.prefill),
@@ -80,7 +103,9 @@ fn deployment(options: &SimulateOptions) -> Deployment {
     }
 }
 
-fn compare(options: &SimulateOptions, trace: &Trace) -> Result<Vec<Row>> {
+/// A row of the tables for each load and policy; and for a report, under the first load, rows that
+/// show what `request_tokens` does to `balanced`, with `least_requests` and `least_tokens` beside.
+fn compare(options: &SimulateOptions, trace: &Trace) -> Result<(Vec<Row>, Vec<Row>)> {
     let loads: Vec<(Load, Traffic)> = match trace {
         Trace::Conversations(conversations) => (options.concurrency.iter())
             .map(|&concurrency| {
@@ -91,50 +116,88 @@ fn compare(options: &SimulateOptions, trace: &Trace) -> Result<Vec<Row>> {
             .map(|&rate| (Load::RateScale(rate), Traffic::Open { arrivals, rate }))
             .collect(),
     };
+    let request_tokens = request_tokens(options);
     let mut cases = Vec::new();
-    let mut strides = 0;
-    for (load, traffic) in loads {
+    for (index, &(load, traffic)) in loads.iter().enumerate() {
         let end = end(options, traffic)?;
-        strides += end.as_nanos().div_ceil(STRIDE.as_nanos()) as u64;
-        cases.extend(options.policies.iter().map(|&policy| (load, traffic, end, policy)));
+        let keep_series = options.report.is_some() && index == 0;
+        cases.extend(options.policies.iter().map(|&policy| Case {
+            load,
+            traffic,
+            end,
+            policy,
+            request_tokens,
+            keep_series,
+        }));
     }
-    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} simulated minutes")?;
-    let total = strides * options.policies.len() as u64 * options.seeds;
-    let progress = ProgressBar::new(total).with_style(style);
-    let deployment = deployment(options);
-    let tuning = Tuning {
-        choices: options.choices,
-        request_tokens: options.request_tokens.unwrap_or(deployment.step.request_tokens()),
-        hash_load_factor: options.hash_load_factor,
-        ..Tuning::default()
-    };
+    let compared = cases.len();
+    if options.report.is_some() {
+        let first = Case { keep_series: false, ..cases[0] };
+        let policies = [Policy::LeastRequests, Policy::LeastTokens];
+        cases.extend(policies.map(|policy| Case { policy, ..first }));
+        let asked = deployment(options).step.request_tokens();
+        cases.extend(request_tokens_around(asked).into_iter().map(|request_tokens| Case {
+            policy: Policy::Balanced,
+            request_tokens,
+            ..first
+        }));
+    }
+    let mut rows = measure_all(options, &cases)?;
+    let balanced = rows.split_off(compared);
+    Ok((rows, balanced))
+}
 
-    let rows = cases
-        .into_par_iter()
-        .map(|(load, traffic, end, policy)| {
-            let runs = (1..=options.seeds)
+/// In even steps on a logarithmic axis.
+fn request_tokens_around(asked: u32) -> Vec<u32> {
+    let scaled = |from: u32, by: f64, powers: RangeInclusive<i32>| -> Vec<u32> {
+        let values = powers.map(|power| (f64::from(from) * by.powi(power)).round());
+        values
+            .filter(|value| (1.0..=f64::from(u32::MAX)).contains(value))
+            .map(|value| value as u32)
+            .collect()
+    };
+    match asked {
+        0 => scaled(1, 8.0, 0..=7),
+        u32::MAX => scaled(asked, 8.0, -7..=0),
+        _ => scaled(asked, 4.0, -4..=4),
+    }
+}
+
+/// A run but for its seed.
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    load: Load,
+    traffic: Traffic<'a>,
+    end: Duration,
+    policy: Policy,
+    request_tokens: u32,
+    /// Of its first run.
+    keep_series: bool,
+}
+
+fn measure_all(options: &SimulateOptions, cases: &[Case]) -> Result<Vec<Row>> {
+    let strides = |case: &Case| case.end.as_nanos().div_ceil(STRIDE.as_nanos()) as u64;
+    let total = cases.iter().map(strides).sum::<u64>() * options.seeds;
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} simulated minutes")?;
+    let progress = ProgressBar::new(total).with_style(style);
+    let rows = (cases.into_par_iter())
+        .map(|case| {
+            let mut runs = (1..=options.seeds)
                 .into_par_iter()
                 .map(|seed| {
-                    let setup = Setup {
-                        traffic,
-                        deployment,
-                        policy,
-                        prefill_policy: options.prefill_policy,
-                        tuning,
-                        ranks: options.ranks,
-                        prefill_ranks: options.prefill_ranks,
-                        prefill_counts_to_the_end: options.prefill_counts_to_the_end,
-                        seed,
-                        poll_interval: options.poll_interval,
-                        poll_delay: options.poll_delay,
-                        warm_up: options.warm_up,
-                    };
-                    measure(setup, end, &progress).with_context(|| format!("{policy}, seed {seed}"))
+                    measure(options, case, seed, &progress)
+                        .with_context(|| format!("{}, seed {seed}", case.policy))
                 })
                 .collect::<Result<Vec<_>>>()?;
-            Ok(Row { policy: short_name(policy), load, runs })
+            Ok(Row {
+                policy: short_name(case.policy),
+                load: case.load,
+                request_tokens: case.request_tokens,
+                series: runs[0].1.take(),
+                runs: runs.into_iter().map(|(measured, _)| measured).collect(),
+            })
         })
-        .collect::<Result<Vec<_>>>();
+        .collect();
     progress.finish_and_clear();
     rows
 }
@@ -153,31 +216,75 @@ fn end(options: &SimulateOptions, traffic: Traffic) -> Result<Duration> {
     Ok(end.min(last))
 }
 
-fn measure(setup: Setup, end: Duration, progress: &ProgressBar) -> Result<Measured, Error> {
-    let mut simulation = Simulation::new(setup)?;
+fn measure(
+    options: &SimulateOptions,
+    case: &Case,
+    seed: u64,
+    progress: &ProgressBar,
+) -> Result<(Measured, Option<Series>), Error> {
+    let mut simulation = Simulation::new(Setup {
+        traffic: case.traffic,
+        deployment: deployment(options),
+        policy: case.policy,
+        prefill_policy: options.prefill_policy,
+        tuning: Tuning {
+            choices: options.choices,
+            request_tokens: case.request_tokens,
+            hash_load_factor: options.hash_load_factor,
+            ..Tuning::default()
+        },
+        ranks: options.ranks,
+        prefill_ranks: options.prefill_ranks,
+        prefill_counts_to_the_end: options.prefill_counts_to_the_end,
+        seed,
+        poll_interval: options.poll_interval,
+        poll_delay: options.poll_delay,
+        warm_up: options.warm_up,
+    })?;
+    if case.keep_series && seed == 1 {
+        simulation.keep(Series::new(case.end - options.warm_up, options.ranks.into()));
+    }
     let mut reached = Duration::ZERO;
-    while reached < end {
-        reached = end.min(reached + STRIDE);
+    while reached < case.end {
+        reached = case.end.min(reached + STRIDE);
         simulation.run_until(reached)?;
         progress.inc(1);
     }
-    Ok(simulation.measured())
+    Ok((simulation.measured(), simulation.into_series()))
+}
+
+/// What is replayed.
+pub fn source(options: &SimulateOptions) -> String {
+    match &options.trace {
+        Some(path) => path.display().to_string(),
+        None => "built-in synthetic workload".to_string(),
+    }
 }
 
 fn describe(options: &SimulateOptions, trace: &Trace) -> String {
-    let path = match &options.trace {
-        Some(path) => path.display().to_string(),
-        None => "built-in synthetic workload".to_string(),
-    };
+    let path = source(options);
     let [duration, poll_interval] =
         [options.duration, options.poll_interval].map(humantime::format_duration);
     let SimulateOptions { ranks, seeds, .. } = options;
-    let Step { base, per_request, per_million_kv_tokens } = deployment(options).step;
-    let [base, per_request, per_token] =
-        [base, per_request, per_million_kv_tokens].map(|time| time.as_secs_f64() * 1e3);
+    let step = deployment(options).step;
     format!(
         "{path}: {trace}\n\
-         step {base} ms + {per_request} ms × largest batch + {per_token} ms × largest KV in millions of tokens\n\
+         step {step}\n\
          ranks {ranks}, poll interval {poll_interval}, duration {duration}, seeds {seeds}\n"
     )
+}
+
+/// What `balanced` goes by.
+pub fn request_tokens(options: &SimulateOptions) -> u32 {
+    options.request_tokens.unwrap_or(deployment(options).step.request_tokens())
+}
+
+pub fn request_tokens_note(options: &SimulateOptions) -> String {
+    let asked = deployment(options).step.request_tokens();
+    let why = match asked {
+        u32::MAX => ", as large as can be: tokens cost nothing",
+        _ => ": so many tokens cost as much as one more request",
+    };
+    let given = options.request_tokens.map(|given| format!(" The rows of balanced have {given}."));
+    format!("The step asks for request_tokens {asked}{why}.{}", given.unwrap_or_default())
 }

@@ -17,14 +17,12 @@ pub fn text(rows: &[Row]) -> String {
 }
 
 fn table(rows: &[Row]) -> Table {
-    let load = match rows[0].load {
-        Load::Concurrency(concurrency) => format!("concurrency {concurrency}"),
-        Load::RateScale(rate) => format!("rate × {rate}"),
-    };
-    let baseline = rows.iter().find(|row| row.policy == BASELINE);
+    let baseline = baseline(rows);
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
-    table.set_header([load].into_iter().chain(rows.iter().map(|row| row.policy.to_string())));
+    table.set_header(
+        [rows[0].load.to_string()].into_iter().chain(rows.iter().map(|row| row.policy.to_string())),
+    );
     for metric in METRICS {
         let cells = rows.iter().map(|row| cell(row, baseline, metric));
         table.add_row([metric.title.to_string()].into_iter().chain(cells));
@@ -37,21 +35,35 @@ fn table(rows: &[Row]) -> Table {
 
 /// `12.20 ± 0.05 (-5.3 %)`
 fn cell(row: &Row, baseline: Option<&Row>, metric: &Metric) -> String {
+    match change(row, baseline, metric) {
+        Some(change) => format!("{} ({change})", mean(row, metric)),
+        None => mean(row, metric),
+    }
+}
+
+/// `12.20 ± 0.05`
+pub fn mean(row: &Row, metric: &Metric) -> String {
     let mean = row.mean(metric);
     if mean.is_nan() {
         return "–".into();
     }
     let decimals = metric.decimals;
-    let mut cell = format!("{mean:.decimals$}");
-    if let Some(deviation) = row.standard_deviation(metric) {
-        cell += &format!(" ± {deviation:.decimals$}");
+    match row.standard_deviation(metric) {
+        Some(deviation) => format!("{mean:.decimals$} ± {deviation:.decimals$}"),
+        None => format!("{mean:.decimals$}"),
     }
-    if let Some(base) = baseline.map(|row| row.mean(metric)).filter(|&base| base > 0.0)
-        && row.policy != BASELINE
-    {
-        cell += &format!(" ({:+.1} %)", 100.0 * (mean / base - 1.0));
-    }
-    cell
+}
+
+/// `-5.3 %`
+pub fn change(row: &Row, baseline: Option<&Row>, metric: &Metric) -> Option<String> {
+    let base = baseline.map(|row| row.mean(metric)).filter(|&base| base > 0.0)?;
+    let change = 100.0 * (row.mean(metric) / base - 1.0);
+    (row.policy != BASELINE && !change.is_nan()).then(|| format!("{change:+.1} %"))
+}
+
+/// Of the rows of one load.
+pub fn baseline(rows: &[Row]) -> Option<&Row> {
+    rows.iter().find(|row| row.policy == BASELINE)
 }
 
 /// A row a load and policy: means by name, standard deviations under `sd`.
@@ -126,7 +138,7 @@ mod tests {
             waiting_share: nan,
         };
         let runs = tpot_p50_ms.iter().map(measured).collect();
-        Row { policy, load: Load::Concurrency(192), runs }
+        Row { policy, load: Load::Concurrency(192), request_tokens: 0, runs, series: None }
     }
 
     fn tpot() -> &'static Metric {
