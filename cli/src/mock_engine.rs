@@ -25,7 +25,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rand::SeedableRng;
 use rand_distr::LogNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
@@ -321,8 +321,7 @@ pub fn run(options: MockEngineOptions) -> Result<ExitCode> {
     // One thread: engines have to leave the machine to the router.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let listener = TcpListener::bind(options.listen)
-            .await
+        let listener = listen(options.listen)
             .with_context(|| format!("cannot listen on {}", options.listen))?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -342,6 +341,14 @@ pub fn run(options: MockEngineOptions) -> Result<ExitCode> {
         writeln!(io::stdout(), "http://{}", listener.local_addr()?)?;
         serve(listener, options, async { drop(stopped.await) }).await.map(ExitCode::from)
     })
+}
+
+/// With room for a burst: whom the usual 128 places leave out tries again a second later.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(4_096)
 }
 
 /// Until `stop`, or until a client asks for the end; then it is the exit code that the client gave.
@@ -394,7 +401,7 @@ async fn accept(
                     () = &mut stop => return Ok(0),
                     () = sleep(time) => {}
                 }
-                listener = TcpListener::bind(address).await?;
+                listener = listen(address)?;
             }
         }
     }
