@@ -160,7 +160,7 @@ impl Monitor {
 
     /// Begins to poll an engine, at once, and returns its name, `host:port` as [`host_port`] gives it.
     ///
-    /// The first https engine makes it read the system's roots from files, unless
+    /// Waits for no network. Allocates. The first https engine makes it read the system's roots from files, unless
     /// [`Options::roots`] has some.
     ///
     /// # Errors
@@ -210,7 +210,8 @@ impl Monitor {
     /// success; the host may lift it. Returns whether the engine was there.
     ///
     /// Waits for nothing but a poll that is just publishing. If the future is dropped before its
-    /// end, polling ends all the same and the loads may stay.
+    /// end, polling ends all the same and the loads may stay. An engine that is added again before this
+    /// has returned may lose its first report.
     pub async fn remove(&self, name: &str) -> bool {
         let task = self.inner().engines.remove(name);
         match task {
@@ -234,7 +235,7 @@ impl Monitor {
         }
     }
 
-    /// What is known of each engine, in the order of their names.
+    /// What is known of each engine, in the order of their names. Allocates.
     pub fn engines(&self) -> Vec<EngineStatus> {
         let status = |(name, task): (&Arc<str>, &Task)| {
             let state = task.state.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -63,6 +63,22 @@ async fn https_without_trust_is_no_connection() {
     }
 }
 
+/// Without roots of its own a monitor trusts the system's, which vouch for no test.
+#[tokio::test]
+async fn https_by_the_systems_roots() {
+    let (stranger, _) = secure_server("localhost").await;
+    let pool = Pool::new(PoolConfig::default()).unwrap();
+    let worker = pool.add(1, Default::default()).unwrap();
+    let monitor = Monitor::new(&pool, options()).unwrap();
+    match monitor.add(engine(&stranger, &[worker])) {
+        Ok(_) => {
+            eventually("a failure", || status(&monitor, &stranger).failures > 1).await;
+            assert_eq!(stranger.asked(), 0);
+        }
+        Err(error) => assert!(matches!(error, Error::Roots(_)), "a system without roots: {error}"),
+    }
+}
+
 #[tokio::test]
 async fn a_root_that_is_none_is_an_error() {
     let (server, _) = secure_server("localhost").await;
