@@ -23,7 +23,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use evenkeel::Policy;
 
-use crate::deployment::{Preset, Step};
+use crate::deployment::DeploymentOptions;
 use crate::mock_engine::MockEngineOptions;
 
 /// Worker selection for LLM routers
@@ -107,23 +107,13 @@ struct SimulateOptions {
           value_parser = |text: &str| time(text, Duration::ZERO))]
     poll_delay: Duration,
 
-    /// What parts of the deployment take
-    #[arg(long, value_enum, default_value = "deepseek-v4-mi355x")]
-    preset: Preset,
-
-    /// Decode step: a + b × batch + c × KV of the rank that takes longest, in ms, ms and ms per million
-    /// tokens [default: the preset's]
-    #[arg(long, value_name = "A,B,C", value_parser = step)]
-    step: Option<Step>,
+    #[command(flatten)]
+    deployment: DeploymentOptions,
 
     /// Decode ranks
     #[arg(long, value_name = "N", default_value = "8",
           value_parser = |text: &str| number(text, 1..=u16::MAX))]
     ranks: u16,
-
-    /// Tokens that a decode rank has room for [default: the preset's]
-    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1..=u64::MAX))]
-    kv_capacity: Option<u64>,
 
     /// Prefill ranks, which share the prefill rate; 1: one FIFO server
     #[arg(long, value_name = "N", default_value = "1",
@@ -152,23 +142,6 @@ struct SimulateOptions {
     /// A request counts on its prefill rank until its response ends, not until its first token
     #[arg(long)]
     prefill_counts_to_the_end: bool,
-
-    /// What each prompt takes in prefill, whatever its length [default: the preset's]
-    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
-    prefill_time: Option<Duration>,
-
-    /// Uncached tokens a second of all prefill ranks [default: the preset's]
-    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
-    prefill_rate: Option<f64>,
-
-    /// Latency of the KV's way from prefill to its decode rank [default: the preset's]
-    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
-    transfer: Option<Duration>,
-
-    /// Prompt tokens a second into each decode rank, one prompt after the other [default: the
-    /// preset's]
-    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
-    transfer_rate: Option<f64>,
 
     /// Longer pauses between response and next request are cut [default: the preset's]
     #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
@@ -207,22 +180,6 @@ fn hash_load_factor(text: &str) -> Result<u32, String> {
 fn policy(text: &str) -> Result<Policy, String> {
     let policy = Policy::ALL.into_iter().find(|policy| simulate::short_name(*policy) == text);
     policy.map_or_else(|| text.parse().map_err(|error: evenkeel::Error| error.to_string()), Ok)
-}
-
-fn step(text: &str) -> Result<Step, String> {
-    let ms: Option<Vec<_>> = text
-        .split(',')
-        .map(|part| {
-            let ms: f64 = part.trim().parse().ok().filter(|ms| (0.0..=60_000.0).contains(ms))?;
-            Some(Duration::from_secs_f64(ms / 1e3))
-        })
-        .collect();
-    match ms.as_deref() {
-        Some(&[base, per_request, per_million_kv_tokens]) => {
-            Ok(Step { base, per_request, per_million_kv_tokens })
-        }
-        _ => Err("expected three numbers from 0 to 60000, such as 7.58,0.332,17".into()),
-    }
 }
 
 fn time(text: &str, shortest: Duration) -> Result<Duration, String> {

@@ -36,8 +36,8 @@ use self::faults::Faults;
 use self::loads::RankLoad;
 use self::ranks::{End, Ranks};
 use self::report::Record;
-use crate::deployment::{Deployment, Preset, Step};
-use crate::{number, step, time};
+use crate::deployment::{Deployment, DeploymentOptions, Step};
+use crate::{number, time};
 
 /// Pretend to be an LLM engine with DP ranks, to test routers with
 ///
@@ -69,34 +69,8 @@ pub struct MockEngineOptions {
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
 
-    /// What parts of the deployment take
-    #[arg(long, value_enum, default_value = "deepseek-v4-mi355x")]
-    preset: Preset,
-
-    /// Decode step: a + b × the largest batch + c × the largest KV, in ms, ms and ms per million
-    /// tokens [default: the preset's]
-    #[arg(long, value_name = "A,B,C", value_parser = step)]
-    step: Option<Step>,
-
-    /// What each prompt takes in prefill, whatever its length [default: the preset's]
-    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
-    prefill_time: Option<Duration>,
-
-    /// Uncached tokens a second in prefill [default: the preset's]
-    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
-    prefill_rate: Option<f64>,
-
-    /// Latency of the KV's way from prefill to decode [default: the preset's]
-    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
-    transfer: Option<Duration>,
-
-    /// Prompt tokens a second into each rank, one prompt after the other [default: the preset's]
-    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
-    transfer_rate: Option<f64>,
-
-    /// Tokens that a rank has room for [default: the preset's, or 16 million]
-    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1..=u64::MAX))]
-    kv_capacity: Option<u64>,
+    #[command(flatten)]
+    deployment: DeploymentOptions,
 
     /// Requests that a rank decodes at a time
     #[arg(long, value_name = "N", default_value = "4096",
@@ -163,22 +137,20 @@ impl FromStr for Service {
 impl MockEngineOptions {
     /// In real time.
     fn deployment(&self) -> Deployment {
-        let preset = self.preset.deployment();
-        let scale = self.time_scale;
-        let step = self.step.unwrap_or(preset.step);
-        let faster = |time: Duration| time.div_f64(scale);
+        let deployment = self.deployment.deployment();
+        let Step { base, per_request, per_million_kv_tokens } = deployment.step;
+        let faster = |time: Duration| time.div_f64(self.time_scale);
         Deployment {
-            prefill: faster(self.prefill_time.unwrap_or(preset.prefill)),
-            prefill_tokens_per_s: self.prefill_rate.unwrap_or(preset.prefill_tokens_per_s) * scale,
-            transfer: faster(self.transfer.unwrap_or(preset.transfer)),
-            transfer_tokens_per_s: self.transfer_rate.unwrap_or(preset.transfer_tokens_per_s)
-                * scale,
+            prefill: faster(deployment.prefill),
+            prefill_tokens_per_s: deployment.prefill_tokens_per_s * self.time_scale,
+            transfer: faster(deployment.transfer),
+            transfer_tokens_per_s: deployment.transfer_tokens_per_s * self.time_scale,
             step: Step {
-                base: faster(step.base),
-                per_request: faster(step.per_request),
-                per_million_kv_tokens: faster(step.per_million_kv_tokens),
+                base: faster(base),
+                per_request: faster(per_request),
+                per_million_kv_tokens: faster(per_million_kv_tokens),
             },
-            ..preset
+            ..deployment
         }
     }
 }
@@ -215,8 +187,8 @@ impl Engine {
     fn new(options: MockEngineOptions) -> Self {
         let dp_size = usize::from(options.dp_size);
         let deployment = options.deployment();
-        let preset = options.preset.deployment();
-        let kv_capacity = options.kv_capacity.or(preset.kv_capacity).unwrap_or(16_000_000);
+        // The loads have to name one.
+        let kv_capacity = deployment.kv_capacity.unwrap_or(16_000_000);
         let ranks = Ranks::new(
             dp_size,
             options.role,

@@ -148,8 +148,9 @@ fn terms() -> Markup {
 }
 
 fn preset(options: &SimulateOptions) -> String {
-    let name = options.preset.to_possible_value().map(|value| value.get_name().to_string());
-    let changed = simulate::deployment(options) != options.preset.deployment();
+    let name =
+        options.deployment.preset.to_possible_value().map(|value| value.get_name().to_string());
+    let changed = simulate::deployment(options) != options.deployment.preset.deployment();
     name.unwrap_or_default() + if changed { " with changes" } else { "" }
 }
 

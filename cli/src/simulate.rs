@@ -90,17 +90,8 @@ pub fn run(options: &SimulateOptions) -> Result<()> {
 }
 
 pub fn deployment(options: &SimulateOptions) -> Deployment {
-    let preset = options.preset.deployment();
-    Deployment {
-        prefill: options.prefill_time.unwrap_or(preset.prefill),
-        prefill_tokens_per_s: options.prefill_rate.unwrap_or(preset.prefill_tokens_per_s),
-        transfer: options.transfer.unwrap_or(preset.transfer),
-        transfer_tokens_per_s: options.transfer_rate.unwrap_or(preset.transfer_tokens_per_s),
-        step: options.step.unwrap_or(preset.step),
-        kv_capacity: options.kv_capacity.or(preset.kv_capacity),
-        think_cap: options.think_cap.unwrap_or(preset.think_cap),
-        ..preset
-    }
+    let deployment = options.deployment.deployment();
+    Deployment { think_cap: options.think_cap.unwrap_or(deployment.think_cap), ..deployment }
 }
 
 /// A row of the tables for each load and policy; and for a report, under the first load, rows that

@@ -327,12 +327,12 @@ impl Ranks {
                 self.ranks[index].ready.pop_front();
             }
         }
-        let largest_batch = self.ranks.iter().map(|rank| rank.running.len()).max().unwrap_or(0);
-        let largest_kv = self.ranks.iter().map(|rank| rank.kv).max().unwrap_or(0);
-        self.stepping = largest_batch > 0;
-        if self.stepping {
-            let time = self.deployment.step.time(largest_batch as u32, largest_kv);
-            self.schedule(now + time, Event::StepEnd);
+        let step = self.deployment.step;
+        let running = self.ranks.iter().filter(|rank| !rank.running.is_empty());
+        let longest = running.map(|rank| step.time(rank.running.len() as u32, rank.kv)).max();
+        self.stepping = longest.is_some();
+        if let Some(longest) = longest {
+            self.schedule(now + longest, Event::StepEnd);
         }
     }
 
