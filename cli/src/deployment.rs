@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
+
+use crate::{number, time};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Deployment {
@@ -111,6 +113,71 @@ impl Preset {
                 ..deepseek
             },
         }
+    }
+}
+
+/// Of whatever runs on the model: a preset and what differs from it.
+#[derive(Args, Clone, Debug)]
+pub struct DeploymentOptions {
+    /// What parts of the deployment take
+    #[arg(long, value_enum, default_value = "deepseek-v4-mi355x")]
+    pub preset: Preset,
+
+    /// Decode step: a + b × batch + c × KV of the rank that takes longest, in ms, ms and ms per million
+    /// tokens [default: the preset's]
+    #[arg(long, value_name = "A,B,C", value_parser = step)]
+    step: Option<Step>,
+
+    /// Tokens that a decode rank has room for [default: the preset's]
+    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1..=u64::MAX))]
+    kv_capacity: Option<u64>,
+
+    /// What each prompt takes in prefill, whatever its length [default: the preset's]
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
+    prefill_time: Option<Duration>,
+
+    /// Uncached tokens a second of all prefill ranks [default: the preset's]
+    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
+    prefill_rate: Option<f64>,
+
+    /// Latency of the KV's way from prefill to its decode rank [default: the preset's]
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
+    transfer: Option<Duration>,
+
+    /// Prompt tokens a second into each decode rank, one prompt after the other [default: the
+    /// preset's]
+    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
+    transfer_rate: Option<f64>,
+}
+
+impl DeploymentOptions {
+    pub fn deployment(&self) -> Deployment {
+        let preset = self.preset.deployment();
+        Deployment {
+            prefill: self.prefill_time.unwrap_or(preset.prefill),
+            prefill_tokens_per_s: self.prefill_rate.unwrap_or(preset.prefill_tokens_per_s),
+            transfer: self.transfer.unwrap_or(preset.transfer),
+            transfer_tokens_per_s: self.transfer_rate.unwrap_or(preset.transfer_tokens_per_s),
+            step: self.step.unwrap_or(preset.step),
+            kv_capacity: self.kv_capacity.or(preset.kv_capacity),
+            ..preset
+        }
+    }
+}
+
+fn step(text: &str) -> Result<Step, String> {
+    let ms: Option<Vec<_>> = text
+        .split(',')
+        .map(|part| {
+            let ms: f64 = part.trim().parse().ok().filter(|ms| (0.0..=60_000.0).contains(ms))?;
+            Some(Duration::from_secs_f64(ms / 1e3))
+        })
+        .collect();
+    match ms.as_deref() {
+        Some(&[base, per_request, per_million_kv_tokens]) => {
+            Ok(Step { base, per_request, per_million_kv_tokens })
+        }
+        _ => Err("expected three numbers from 0 to 60000, such as 7.58,0.332,17".into()),
     }
 }
 

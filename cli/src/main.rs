@@ -2,6 +2,7 @@
 
 mod deployment;
 mod metrics;
+mod mock_engine;
 mod model;
 mod new_file;
 mod report;
@@ -22,7 +23,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use evenkeel::Policy;
 
-use crate::deployment::{Preset, Step};
+use crate::deployment::DeploymentOptions;
+use crate::mock_engine::MockEngineOptions;
 
 /// Worker selection for LLM routers
 #[derive(Parser)]
@@ -35,6 +37,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Simulate(SimulateOptions),
+    MockEngine(MockEngineOptions),
 }
 
 /// Compare the policies on a simulated deployment
@@ -64,15 +67,17 @@ struct SimulateOptions {
     #[arg(long)]
     no_sub_agents: bool,
 
-    /// Conversations at a time; several numbers, separated by commas, are compared
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "192",
+    /// Of a trace of conversations, how many at a time; several numbers, separated by commas, are
+    /// compared [default: 192]
+    #[arg(long, value_name = "N,…", value_delimiter = ',',
           value_parser = |text: &str| number(text, 1..=1_000_000u32))]
-    concurrency: Vec<u32>,
+    concurrency: Option<Vec<u32>>,
 
     /// How much faster than recorded requests at moments of their own arrive; several are compared
-    #[arg(long, value_name = "X,…", value_delimiter = ',', default_value = "1",
+    /// [default: 1]
+    #[arg(long, value_name = "X,…", value_delimiter = ',',
           value_parser = |text: &str| number(text, 0.001..=1_000.0))]
-    rate_scale: Vec<f64>,
+    rate_scale: Option<Vec<f64>>,
 
     /// Policies of the decode ranks
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = policy,
@@ -104,23 +109,13 @@ struct SimulateOptions {
           value_parser = |text: &str| time(text, Duration::ZERO))]
     poll_delay: Duration,
 
-    /// What parts of the deployment take
-    #[arg(long, value_enum, default_value = "deepseek-v4-mi355x")]
-    preset: Preset,
-
-    /// Decode step: a + b × batch + c × KV of the rank that takes longest, in ms, ms and ms per million
-    /// tokens [default: the preset's]
-    #[arg(long, value_name = "A,B,C", value_parser = step)]
-    step: Option<Step>,
+    #[command(flatten)]
+    deployment: DeploymentOptions,
 
     /// Decode ranks
     #[arg(long, value_name = "N", default_value = "8",
           value_parser = |text: &str| number(text, 1..=u16::MAX))]
     ranks: u16,
-
-    /// Tokens that a decode rank has room for [default: the preset's]
-    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1..=u64::MAX))]
-    kv_capacity: Option<u64>,
 
     /// Prefill ranks, which share the prefill rate; 1: one FIFO server
     #[arg(long, value_name = "N", default_value = "1",
@@ -149,23 +144,6 @@ struct SimulateOptions {
     /// A request counts on its prefill rank until its response ends, not until its first token
     #[arg(long)]
     prefill_counts_to_the_end: bool,
-
-    /// What each prompt takes in prefill, whatever its length [default: the preset's]
-    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
-    prefill_time: Option<Duration>,
-
-    /// Uncached tokens a second of all prefill ranks [default: the preset's]
-    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
-    prefill_rate: Option<f64>,
-
-    /// Latency of the KV's way from prefill to its decode rank [default: the preset's]
-    #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
-    transfer: Option<Duration>,
-
-    /// Prompt tokens a second into each decode rank, one prompt after the other [default: the
-    /// preset's]
-    #[arg(long, value_name = "TOKENS", value_parser = |text: &str| number(text, 1.0..=1e12))]
-    transfer_rate: Option<f64>,
 
     /// Longer pauses between response and next request are cut [default: the preset's]
     #[arg(long, value_name = "TIME", value_parser = |text: &str| time(text, Duration::ZERO))]
@@ -198,28 +176,15 @@ fn number<T: FromStr + PartialOrd + Display>(
 }
 
 fn hash_load_factor(text: &str) -> Result<u32, String> {
-    if text == "0" { Ok(0) } else { number(text, 100..=10_000) }
+    match text {
+        "0" => Ok(0),
+        _ => number(text, 100..=10_000).map_err(|error| format!("{error}, or 0 for no bound")),
+    }
 }
 
 fn policy(text: &str) -> Result<Policy, String> {
     let policy = Policy::ALL.into_iter().find(|policy| simulate::short_name(*policy) == text);
     policy.map_or_else(|| text.parse().map_err(|error: evenkeel::Error| error.to_string()), Ok)
-}
-
-fn step(text: &str) -> Result<Step, String> {
-    let ms: Option<Vec<_>> = text
-        .split(',')
-        .map(|part| {
-            let ms: f64 = part.trim().parse().ok().filter(|ms| (0.0..=60_000.0).contains(ms))?;
-            Some(Duration::from_secs_f64(ms / 1e3))
-        })
-        .collect();
-    match ms.as_deref() {
-        Some(&[base, per_request, per_million_kv_tokens]) => {
-            Ok(Step { base, per_request, per_million_kv_tokens })
-        }
-        _ => Err("expected three numbers from 0 to 60000, such as 7.58,0.332,17".into()),
-    }
 }
 
 fn time(text: &str, shortest: Duration) -> Result<Duration, String> {
@@ -234,9 +199,12 @@ fn time(text: &str, shortest: Duration) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
-    let Cli { command: Command::Simulate(options) } = Cli::parse();
-    match simulate::run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
+    let ended = match Cli::parse().command {
+        Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::MockEngine(options) => mock_engine::run(options),
+    };
+    match ended {
+        Ok(code) => code,
         Err(error) => {
             // Nowhere is left to say that this failed too.
             let _ = writeln!(io::stderr(), "error: {error:#}");
