@@ -224,8 +224,9 @@ impl Oracle {
             true => worker.vetoes.bits() | vetoes.bits(),
             false => worker.vetoes.bits() & !vetoes.bits(),
         };
-        worker.vetoes = Vetoes::from_bits(bits).unwrap();
-        state.totals.version += 1;
+        let vetoes = Vetoes::from_bits(bits).unwrap();
+        let changed = std::mem::replace(&mut worker.vetoes, vetoes) != vetoes;
+        state.totals.version += u64::from(changed);
         Ok(())
     }
 
