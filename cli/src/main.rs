@@ -2,6 +2,7 @@
 
 mod deployment;
 mod metrics;
+mod mock_engine;
 mod model;
 mod new_file;
 mod report;
@@ -23,6 +24,7 @@ use clap::{Args, Parser, Subcommand};
 use evenkeel::Policy;
 
 use crate::deployment::{Preset, Step};
+use crate::mock_engine::MockEngineOptions;
 
 /// Worker selection for LLM routers
 #[derive(Parser)]
@@ -35,6 +37,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Simulate(SimulateOptions),
+    MockEngine(MockEngineOptions),
 }
 
 /// Compare the policies on a simulated deployment
@@ -234,9 +237,12 @@ fn time(text: &str, shortest: Duration) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
-    let Cli { command: Command::Simulate(options) } = Cli::parse();
-    match simulate::run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
+    let ended = match Cli::parse().command {
+        Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::MockEngine(options) => mock_engine::run(options),
+    };
+    match ended {
+        Ok(code) => code,
         Err(error) => {
             // Nowhere is left to say that this failed too.
             let _ = writeln!(io::stderr(), "error: {error:#}");
