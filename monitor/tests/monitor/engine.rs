@@ -6,7 +6,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel::{Pool, PoolConfig, WorkerConfig, WorkerId, WorkerStats};
 use evenkeel_monitor::{Engine, EngineStatus, Monitor, Options, host_port, worker_label};
@@ -93,6 +93,7 @@ struct Script {
     always: Mutex<Option<Reply>>,
     changed: Notify,
     heads: Mutex<Vec<String>>,
+    times: Mutex<Vec<Instant>>,
     connections: AtomicUsize,
     open: AtomicUsize,
 }
@@ -178,6 +179,11 @@ impl Server {
         self.script.heads.lock().unwrap().clone()
     }
 
+    /// When they came.
+    pub fn times(&self) -> Vec<Instant> {
+        self.script.times.lock().unwrap().clone()
+    }
+
     pub fn connections(&self) -> usize {
         self.script.connections.load(Ordering::Relaxed)
     }
@@ -233,6 +239,7 @@ async fn converse(
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await?);
         }
+        script.times.lock().unwrap().push(Instant::now());
         script.heads.lock().unwrap().push(String::from_utf8(head).unwrap());
         let reply = tokio::select! {
             biased;

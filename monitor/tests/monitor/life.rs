@@ -201,6 +201,31 @@ async fn ticks_that_a_slow_poll_missed_are_left_out() {
     assert!(bench.server.asked() as u128 - 1 <= ticks, "{} polls", bench.server.asked());
 }
 
+/// Engines that were added together share their first instant and no other.
+#[tokio::test]
+async fn engines_have_clocks_that_are_apart() {
+    let pool = Pool::new(PoolConfig::default()).unwrap();
+    let interval = Duration::from_millis(200);
+    let monitor = Monitor::new(&pool, Options { interval, ..options() }).unwrap();
+    let mut servers = Vec::new();
+    for _ in 0..8 {
+        servers.push(Server::new().await);
+    }
+    for server in &servers {
+        server.always(loads(&[1]));
+        add(&pool, &monitor, server, 1);
+    }
+    for server in &servers {
+        server.until_asked(4).await;
+    }
+    // That eight random clocks are all within a tenth of the interval happens once in a million times.
+    let spread = |poll: usize| {
+        let times: Vec<_> = servers.iter().map(|server| server.times()[poll]).collect();
+        *times.iter().max().unwrap() - *times.iter().min().unwrap()
+    };
+    assert!((1..4).any(|poll| spread(poll) > interval / 10));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn remove_while_a_poll_hangs() {
     let bench = Bench::with(2, Options { refusals: 1, ..options() }).await;
