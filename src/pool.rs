@@ -216,7 +216,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Sets or lifts vetoes of an active worker. The others' stay.
+    /// Sets or lifts vetoes of an active worker. The others' stay. Costs little where it changes
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Unknown`].
@@ -224,8 +225,11 @@ impl Pool {
         let writer = self.writer()?;
         let slot = writer.known_active(worker)?;
         let config = slot.config();
-        slot.set_config(config.with_vetoes(config.vetoes().with(vetoes, on)));
-        writer.publish();
+        let changed = config.with_vetoes(config.vetoes().with(vetoes, on));
+        if changed != config {
+            slot.set_config(changed);
+            writer.publish();
+        }
         Ok(())
     }
 

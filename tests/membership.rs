@@ -450,6 +450,22 @@ fn case_15_empty_only_when_there_was_no_worker() {
     assert_eq!((counts(&pool), anomalies(&pool)), (vec![], 0));
 }
 
+/// A monitor sets and lifts its veto at each poll.
+#[test]
+fn a_veto_that_changes_nothing_writes_no_view() {
+    let (pool, workers) = pool_of(2);
+    let version = || pool.totals().unwrap().version;
+    let start = version();
+    pool.veto(workers[0], Vetoes::HEALTH, false).unwrap();
+    assert_eq!(version(), start);
+    pool.veto(workers[0], Vetoes::HEALTH, true).unwrap();
+    let vetoed = version();
+    assert!(vetoed > start);
+    pool.veto(workers[0], Vetoes::HEALTH, true).unwrap();
+    assert_eq!(version(), vetoed);
+    assert_eq!(pool.pick(&by(Policy::LeastRequests)), Ok(workers[1]));
+}
+
 /// Round_robin choices, one for each worker, from wherever the cursor is.
 fn round(pool: &Pool, workers: usize) -> Vec<WorkerId> {
     (0..workers).map(|_| pool.pick(&by(Policy::RoundRobin)).unwrap()).collect()
