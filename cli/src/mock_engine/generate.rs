@@ -11,7 +11,7 @@ use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue};
 use hyper::{Request, Response};
 use rand::{Rng, RngExt, SeedableRng};
-use rand_distr::Distribution;
+use rand_distr::{Distribution, LogNormal};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Deserialize;
 use serde_json::json;
@@ -216,10 +216,7 @@ fn begin(
             let why = format!("service_ms {ms} is not from 0 to {LONGEST_SERVICE_MS}");
             return Err(Refusal::bad_request(why));
         }
-        (None, Service::LogNormal(times)) => {
-            let mut rng = Xoshiro256PlusPlus::seed_from_u64(options.seed ^ prompt.key);
-            Duration::from_secs_f64(times.sample(&mut rng).min(LONGEST_SERVICE_MS / 1e3))
-        }
+        (None, Service::LogNormal(times)) => response_time(times, options.seed, prompt.key),
         (None, Service::LockStep) => Duration::ZERO,
     };
 
@@ -252,6 +249,12 @@ fn begin(
         engine.release(state);
     }
     Ok(Answer { engine: engine.clone(), id, api, rank, input, output, made })
+}
+
+/// The same for a prompt whichever engine it reaches, so that all routers meet the same work.
+fn response_time(times: LogNormal<f64>, seed: u64, prompt: u64) -> Duration {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ prompt);
+    Duration::from_secs_f64(times.sample(&mut rng).min(LONGEST_SERVICE_MS / 1e3))
 }
 
 impl Answer {
@@ -363,4 +366,24 @@ impl Answer {
 async fn break_off() -> io::Error {
     yield_now().await;
     io::Error::other("as asked for by /control")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn response_times_follow_from_prompt_and_seed() {
+        let times = LogNormal::from_mean_cv(0.6, 1.5).unwrap();
+        let time = |seed, prompt| response_time(times, seed, evenkeel::key(prompt)).as_secs_f64();
+        assert_eq!(time(1, "a"), time(1, "a"));
+        assert_ne!(time(1, "a"), time(2, "a"));
+
+        let drawn: Vec<_> = (0..100_000).map(|nth| time(1, &format!("prompt {nth}"))).collect();
+        let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
+        let squares: f64 = drawn.iter().map(|time| (time - mean).powi(2)).sum();
+        let cv = (squares / drawn.len() as f64).sqrt() / mean;
+        assert!((mean - 0.6).abs() < 0.02, "{mean}");
+        assert!((cv - 1.5).abs() < 0.1, "{cv}");
+    }
 }
