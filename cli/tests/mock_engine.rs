@@ -770,7 +770,9 @@ async fn a_signal_ends_an_engine_at_once_or_after_its_responses() {
     tokio::spawn(async move { sender.send_request(post("/generate", &ask(None, 3))).await });
     impatient.until_counts("outstanding", &[1]).await;
     impatient.signal("-TERM");
-    while TcpStream::connect(&impatient.address).await.is_ok() {}
+    while TcpStream::connect(&impatient.address).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     impatient.signal("-TERM");
     assert_eq!(impatient.ended().await.code(), Some(1));
 }
