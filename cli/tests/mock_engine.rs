@@ -61,7 +61,8 @@ impl Engine {
 
     /// On a connection of its own, which ends with the response.
     async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
-        self.connect().await.send_request(request).await
+        let mut sender = self.connect().await;
+        patiently(sender.send_request(request)).await
     }
 
     async fn get(&self, path: &str) -> (StatusCode, String) {
@@ -105,6 +106,19 @@ impl Engine {
         }
     }
 
+    /// Samples since the last reset, at moments when something was outstanding.
+    async fn until_samples(&self, count: u64) -> Value {
+        let sampled = async {
+            loop {
+                let report = self.json("/control/report").await;
+                if report["outstanding_cv"]["samples"].as_u64() >= Some(count) {
+                    return report;
+                }
+            }
+        };
+        patiently(sampled).await
+    }
+
     fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
@@ -119,8 +133,12 @@ impl Engine {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, ended).await.expect("the process ends")
+        patiently(ended).await
     }
+}
+
+async fn patiently<T>(wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, wait).await.expect("it comes to an end")
 }
 
 fn post(path: &str, body: &Value) -> Request<Full<Bytes>> {
@@ -129,7 +147,8 @@ fn post(path: &str, body: &Value) -> Request<Full<Bytes>> {
 
 async fn text(response: Response<Incoming>) -> (StatusCode, String) {
     let status = response.status();
-    let body = response.into_body().collect().await.expect("the body is whole").to_bytes();
+    let body = patiently(response.into_body().collect()).await.expect("the body is whole");
+    let body = body.to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
@@ -147,7 +166,7 @@ fn streamed(mut ask: Value) -> Value {
 async fn events(response: Response<Incoming>) -> (Vec<String>, bool) {
     let mut body = response.into_body();
     let (mut text, mut whole) = (String::new(), true);
-    while let Some(frame) = body.frame().await {
+    while let Some(frame) = patiently(body.frame()).await {
         match frame {
             Ok(frame) => text += str::from_utf8(&frame.into_data().unwrap()).unwrap(),
             Err(_) => whole = false,
@@ -330,7 +349,7 @@ async fn late_loads_are_of_the_moment_they_were_asked_for() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, polled).await.expect("the poll arrives");
+    patiently(polled).await;
     let mut sender = engine.connect().await;
     tokio::spawn(async move { sender.send_request(post("/generate", &ask(None, 5))).await });
     engine.until_counts("outstanding", &[1]).await;
@@ -569,11 +588,11 @@ async fn hung_requests_go_on_when_told() {
         }));
     }
     engine.until_counts("outstanding", &[1, 2]).await;
-    engine.get("/health").await;
-    assert!(hung.iter().all(|request| !request.is_finished()));
+    engine.until_samples(20).await;
+    assert_eq!(engine.counts("outstanding").await, [1, 2]);
     engine.control(json!({})).await;
     for request in hung {
-        let (chunks, whole) = request.await.unwrap();
+        let (chunks, whole) = patiently(request).await.unwrap();
         assert_eq!((chunks.len(), whole), (5, true));
     }
     assert_eq!(engine.counts("finished").await, [1, 2]);
@@ -598,7 +617,7 @@ async fn an_engine_goes_down_and_comes_back_on_its_port() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, came_back).await.expect("it listens again");
+    patiently(came_back).await;
     assert!(refused > 0);
     assert_eq!(engine.counts("failed").await, [1]);
     assert_eq!(engine.counts("outstanding").await, [0]);
@@ -679,15 +698,7 @@ async fn the_report_says_what_arrived_where() {
     }
     engine.until_counts("outstanding", &[1, 3]).await;
     engine.reset().await;
-    let sampled = async {
-        loop {
-            let report = engine.json("/control/report").await;
-            if report["outstanding_cv"]["samples"].as_u64() >= Some(3) {
-                return report;
-            }
-        }
-    };
-    let report = tokio::time::timeout(PATIENCE, sampled).await.expect("samples come");
+    let report = engine.until_samples(3).await;
     // Of 1 and 3: a deviation of 1, a mean of 2.
     assert_eq!(report["outstanding_cv"]["mean"], 0.5);
     let times: Vec<_> = (report["samples"]["unix_ms"].as_array().unwrap().iter())

@@ -42,7 +42,6 @@ struct Ask {
     text: Option<String>,
     input_ids: Option<Vec<u32>>,
     messages: Option<Vec<Message>>,
-    #[serde(default)]
     sampling_params: Option<Sampling>,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
@@ -375,7 +374,8 @@ mod tests {
     #[test]
     fn response_times_follow_from_prompt_and_seed() {
         let times = LogNormal::from_mean_cv(0.6, 1.5).unwrap();
-        let time = |seed, prompt| response_time(times, seed, evenkeel::key(prompt)).as_secs_f64();
+        let time =
+            |seed, prompt: &str| response_time(times, seed, evenkeel::key(prompt)).as_secs_f64();
         assert_eq!(time(1, "a"), time(1, "a"));
         assert_ne!(time(1, "a"), time(2, "a"));
 
