@@ -2,6 +2,7 @@
 
 mod deployment;
 mod metrics;
+mod mock_engine;
 mod model;
 mod simulate;
 mod table;
@@ -20,6 +21,7 @@ use clap::{Args, Parser, Subcommand};
 use evenkeel::Policy;
 
 use crate::deployment::{Preset, Step};
+use crate::mock_engine::MockEngineOptions;
 
 /// Worker selection for LLM routers
 #[derive(Parser)]
@@ -32,6 +34,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Simulate(SimulateOptions),
+    MockEngine(MockEngineOptions),
 }
 
 /// Compare the policies on a simulated deployment
@@ -224,10 +227,14 @@ fn time(text: &str, shortest: Duration) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
-    let Cli { command: Command::Simulate(options) } = Cli::parse();
-    let printed = simulate::run(&options).and_then(|text| Ok(print(&text)?));
-    match printed {
-        Ok(()) => ExitCode::SUCCESS,
+    let ended = match Cli::parse().command {
+        Command::Simulate(options) => {
+            simulate::run(&options).and_then(|text| Ok(print(&text)?)).map(|()| ExitCode::SUCCESS)
+        }
+        Command::MockEngine(options) => mock_engine::run(options),
+    };
+    match ended {
+        Ok(code) => code,
         Err(error) => {
             // Nowhere is left to say that this failed too.
             let _ = writeln!(io::stderr(), "error: {error:#}");
