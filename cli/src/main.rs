@@ -4,6 +4,7 @@ mod deployment;
 mod metrics;
 mod mock_engine;
 mod model;
+mod route;
 mod simulate;
 mod table;
 mod trace;
@@ -22,6 +23,7 @@ use evenkeel::Policy;
 
 use crate::deployment::{Preset, Step};
 use crate::mock_engine::MockEngineOptions;
+use crate::route::RouteOptions;
 
 /// Worker selection for LLM routers
 #[derive(Parser)]
@@ -35,6 +37,7 @@ struct Cli {
 enum Command {
     Simulate(SimulateOptions),
     MockEngine(MockEngineOptions),
+    Route(Box<RouteOptions>),
 }
 
 /// Compare the policies on a simulated deployment
@@ -232,6 +235,7 @@ fn main() -> ExitCode {
             simulate::run(&options).and_then(|text| Ok(print(&text)?)).map(|()| ExitCode::SUCCESS)
         }
         Command::MockEngine(options) => mock_engine::run(options),
+        Command::Route(options) => route::run(*options),
     };
     match ended {
         Ok(code) => code,
