@@ -49,8 +49,8 @@ struct Router {
 }
 
 enum Mode {
-    Single(Cluster),
-    Pairs { prefill: Cluster, decode: Cluster },
+    Single(Box<Cluster>),
+    Pairs { prefill: Box<Cluster>, decode: Box<Cluster> },
 }
 
 pub fn run(options: RouteOptions) -> Result<ExitCode> {
@@ -79,9 +79,10 @@ async fn serve(flags: RouteOptions, options: RouteOptions) -> Result<ExitCode> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     let monitor_metrics = PrometheusBuilder::new().install_recorder()?;
+    let cluster = || Cluster::new(&options).map(Box::new);
     let mode = match options.engine.is_empty() {
-        false => Mode::Single(Cluster::new(&options)?),
-        true => Mode::Pairs { prefill: Cluster::new(&options)?, decode: Cluster::new(&options)? },
+        false => Mode::Single(cluster()?),
+        true => Mode::Pairs { prefill: cluster()?, decode: cluster()? },
     };
     let router = Arc::new(Router {
         options: options.clone(),
@@ -164,8 +165,10 @@ async fn converse(router: Arc<Router>, stream: TcpStream, peer: SocketAddr, watc
 impl Router {
     fn clusters(&self) -> impl Iterator<Item = (&'static str, &Cluster)> {
         let (one, other) = match &self.mode {
-            Mode::Single(cluster) => (("engines", cluster), None),
-            Mode::Pairs { prefill, decode } => (("prefill", prefill), Some(("decode", decode))),
+            Mode::Single(cluster) => (("engines", &**cluster), None),
+            Mode::Pairs { prefill, decode } => {
+                (("prefill", &**prefill), Some(("decode", &**decode)))
+            }
         };
         std::iter::once(one).chain(other)
     }

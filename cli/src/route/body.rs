@@ -153,7 +153,7 @@ impl Body for RequestBody {
         match self {
             Self::Empty | Self::Whole(None) => SizeHint::with_exact(0),
             Self::Whole(Some(bytes)) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Streamed { source, .. } => source.length.clone(),
+            Self::Streamed { source, .. } => source.length,
         }
     }
 }
@@ -204,7 +204,7 @@ pub struct Held {
     pub in_flight: InFlight<'static>,
     pub worker: Arc<Worker>,
     pub connection: Connection,
-    pub prefill: Option<Box<PrefillRun>>,
+    pub prefill: Option<PrefillRun>,
 }
 
 impl ResponseBody {

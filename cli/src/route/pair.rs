@@ -103,7 +103,7 @@ async fn attempt(
         proxy::request_to(worker, &parts.method, &parts.uri, headers, body)
     };
     let counts_to = router.options.prefill_counts_to;
-    let mut prefill = PrefillRun::start(on_prefill, &request, counts_to);
+    let mut prefill = PrefillRun::start(on_prefill, request, counts_to);
     let Chosen { worker, in_flight } = on_decode;
     let sent = {
         let decode = worker.upstream.send(request(&worker), || Some(request(&worker)));
@@ -121,7 +121,7 @@ async fn attempt(
                 response.status().is_client_error() || response.status().is_server_error();
             let may_retry = response.status() == StatusCode::SERVICE_UNAVAILABLE;
             // A decode that was refused has no use for its prefill.
-            let prefill = (!refused).then(|| Box::new(prefill));
+            let prefill = (!refused).then_some(prefill);
             let held = Held { in_flight, worker, connection, prefill };
             let response = proxy::to_client(response, held);
             if may_retry {
@@ -282,7 +282,7 @@ impl PrefillRun {
 
     /// Decode has ended well; what prefill may still have to say is read, so that its connection
     /// can be used again.
-    pub fn let_end(mut self: Box<Self>) {
+    pub fn let_end(mut self) {
         self.ended = true;
     }
 }

@@ -83,21 +83,20 @@ pub async fn respond(
             count(&COUNTERS.requests);
             let waiting = Waiting;
             let (mut parts, body) = request.into_parts();
-            let response = match cost(router, client, &parts.headers) {
-                Err(refusal) => refusal,
-                Ok(cost) => match to_engine(&mut parts, client) {
-                    Err(refusal) => refusal,
-                    Ok(()) => match &router.mode {
-                        Mode::Single(cluster) => forward(router, cluster, cost, parts, body).await,
-                        Mode::Pairs { prefill, decode } => {
-                            // What has no body, such as a question about models, one engine answers.
-                            if parts.method == Method::POST && !body.is_end_stream() {
-                                pair::forward(router, prefill, decode, cost, parts, body).await
-                            } else {
-                                forward(router, decode, cost, parts, body).await
-                            }
+            let cost = cost(router, client, &parts.headers);
+            let response = match cost.and_then(|cost| to_engine(&mut parts, client).map(|()| cost))
+            {
+                Err(refusal) => refusal.response(),
+                Ok(cost) => match &router.mode {
+                    Mode::Single(cluster) => forward(router, cluster, cost, parts, body).await,
+                    Mode::Pairs { prefill, decode } => {
+                        // What has no body, such as a question about models, one engine answers.
+                        if parts.method == Method::POST && !body.is_end_stream() {
+                            pair::forward(router, prefill, decode, cost, parts, body).await
+                        } else {
+                            forward(router, decode, cost, parts, body).await
                         }
-                    },
+                    }
                 },
             };
             std::mem::forget(waiting);
@@ -232,8 +231,21 @@ pub fn set_length(headers: &mut HeaderMap, body: &Bytes) {
     headers.insert(header::CONTENT_LENGTH, body.len().into());
 }
 
+/// Why a request is not even given a worker.
+struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl Refusal {
+    fn response(&self) -> ClientResponse {
+        error(self.status, self.code, &self.message, None)
+    }
+}
+
 /// What the request costs its worker, and what its placement goes by.
-fn cost(router: &Router, client: &Client, headers: &HeaderMap) -> Result<Cost, ClientResponse> {
+fn cost(router: &Router, client: &Client, headers: &HeaderMap) -> Result<Cost, Refusal> {
     let options = &router.options;
     let number = |value: &HeaderValue| value.to_str().ok()?.trim().parse::<u64>().ok();
     let stated = options.tokens_header.as_ref().and_then(|name| headers.get(name));
@@ -241,7 +253,7 @@ fn cost(router: &Router, client: &Client, headers: &HeaderMap) -> Result<Cost, C
         Some(value) => number(value).ok_or_else(|| {
             let name = options.tokens_header.as_ref().map_or("", HeaderName::as_str);
             let message = format!("{name} is {value:?}; a whole number is allowed");
-            error(StatusCode::BAD_REQUEST, "invalid_tokens", &message, None)
+            Refusal { status: StatusCode::BAD_REQUEST, code: "invalid_tokens", message }
         })?,
         None => headers.get(header::CONTENT_LENGTH).and_then(number).unwrap_or(0) / 4,
     };
@@ -253,13 +265,16 @@ fn cost(router: &Router, client: &Client, headers: &HeaderMap) -> Result<Cost, C
 }
 
 /// Makes the head of a request one for an engine, but for what depends on which engine.
-fn to_engine(parts: &mut Parts, client: &Client) -> Result<(), ClientResponse> {
+fn to_engine(parts: &mut Parts, client: &Client) -> Result<(), Refusal> {
     let headers = &mut parts.headers;
     // HTTP/2 that may as well stay HTTP/1.1 is the one upgrade that is only an offer.
     let upgrade = headers.get(header::UPGRADE).filter(|protocol| *protocol != "h2c");
     if upgrade.is_some() || parts.method == Method::CONNECT {
-        let message = "upgrades and tunnels are not supported; use plain HTTP requests";
-        return Err(error(StatusCode::NOT_IMPLEMENTED, "upgrade_not_supported", message, None));
+        return Err(Refusal {
+            status: StatusCode::NOT_IMPLEMENTED,
+            code: "upgrade_not_supported",
+            message: "upgrades and tunnels are not supported; use plain HTTP requests".into(),
+        });
     }
     let wants_trailers = headers
         .get_all(header::TE)
