@@ -7,6 +7,7 @@ mod model;
 mod new_file;
 mod report;
 mod series;
+mod route;
 mod simulate;
 mod table;
 mod trace;
@@ -25,6 +26,7 @@ use evenkeel::Policy;
 
 use crate::deployment::DeploymentOptions;
 use crate::mock_engine::MockEngineOptions;
+use crate::route::RouteOptions;
 
 /// Worker selection for LLM routers
 #[derive(Parser)]
@@ -38,6 +40,7 @@ struct Cli {
 enum Command {
     Simulate(SimulateOptions),
     MockEngine(MockEngineOptions),
+    Route(Box<RouteOptions>),
 }
 
 /// Compare the policies on a simulated deployment
@@ -197,6 +200,7 @@ fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
         Command::MockEngine(options) => mock_engine::run(options),
+        Command::Route(options) => route::run(*options),
     };
     match ended {
         Ok(code) => code,

@@ -1,0 +1,197 @@
+//! A router before LLM engines: an HTTP/1.1 proxy whose every request is counted on one DP rank, from
+//! the choice to the last byte or to the client's leaving.
+//!
+//! ```text
+//! options ──▶ cluster (engines as workers, monitor) ──▶ proxy, pair ──▶ upstream, body
+//! ```
+
+mod options;
+mod json;
+mod upstream;
+mod body;
+mod cluster;
+mod pair;
+mod proxy;
+mod status;
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::select;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
+
+use self::cluster::Cluster;
+use self::options::Log;
+pub use self::options::RouteOptions;
+use self::proxy::Client;
+use self::upstream::MAX_HEAD;
+
+/// A client that begins no request for so long on an open connection is left.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+
+struct Router {
+    options: RouteOptions,
+    mode: Mode,
+    monitor_metrics: PrometheusHandle,
+    started: Instant,
+}
+
+enum Mode {
+    Single(Box<Cluster>),
+    Pairs { prefill: Box<Cluster>, decode: Box<Cluster> },
+}
+
+pub fn run(options: RouteOptions) -> Result<ExitCode> {
+    let flags = options;
+    let options = flags.with_file()?;
+    log(&options);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(options.threads)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        // The accepting task is one of the runtime's like all others.
+        tokio::spawn(serve(flags, options)).await?
+    })
+}
+
+fn log(options: &RouteOptions) {
+    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(options.log_level);
+    match options.log {
+        Log::Text => log.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        Log::Json => log.json().init(),
+    }
+}
+
+async fn serve(flags: RouteOptions, options: RouteOptions) -> Result<ExitCode> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut terminate = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+    let monitor_metrics = PrometheusBuilder::new().install_recorder()?;
+    let cluster = || Cluster::new(&options).map(Box::new);
+    let mode = match options.engine.is_empty() {
+        false => Mode::Single(cluster()?),
+        true => Mode::Pairs { prefill: cluster()?, decode: cluster()? },
+    };
+    let router = Arc::new(Router {
+        options: options.clone(),
+        mode,
+        monitor_metrics,
+        started: Instant::now(),
+    });
+    router.set(&options).await?;
+    tokio::spawn(keep_up(router.clone()));
+    let listener = TcpListener::bind(options.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", options.listen))?;
+    writeln!(io::stdout(), "http://{}", listener.local_addr()?)?;
+    tracing::info!(listen = %listener.local_addr()?, "ready");
+
+    let graceful = GracefulShutdown::new();
+    loop {
+        select! {
+            () = any(&mut terminate) => break,
+            _ = hangup.recv() => match router.reload(&flags).await {
+                Ok(()) => tracing::info!("the configuration was read again"),
+                Err(error) => tracing::error!("the configuration stays as it was: {error:#}"),
+            },
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    tokio::spawn(converse(router.clone(), stream, peer, graceful.watcher()));
+                }
+                // No descriptor is left, or the client is gone: others may be served later.
+                Err(_) => sleep(Duration::from_millis(10)).await,
+            },
+        }
+    }
+    drop(listener);
+    tracing::info!(connections = graceful.count(), "draining");
+    let drained = select! {
+        () = graceful.shutdown() => true,
+        () = sleep(options.drain_timeout) => false,
+        () = any(&mut terminate) => false,
+    };
+    if drained {
+        tracing::info!("drained");
+        return Ok(ExitCode::SUCCESS);
+    }
+    tracing::warn!("ended before all responses had");
+    process::exit(1);
+}
+
+/// Samples of histograms are held until somebody sums them up.
+async fn keep_up(router: Arc<Router>) {
+    loop {
+        sleep(Duration::from_secs(5)).await;
+        router.monitor_metrics.run_upkeep();
+    }
+}
+
+async fn any(signals: &mut [Signal; 2]) {
+    let [one, other] = signals;
+    select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
+    }
+}
+
+async fn converse(router: Arc<Router>, stream: TcpStream, peer: SocketAddr, watcher: Watcher) {
+    // Without it a token waits for the acknowledgement of the one before.
+    stream.set_nodelay(true).ok();
+    let client = Client::new(peer.ip());
+    let service = service_fn(|request| async {
+        Ok::<_, Infallible>(proxy::respond(&router, &client, request).await)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    // A client that left early, or that broke off a response with its engine, is no error of ours.
+    watcher.watch(connection).await.ok();
+}
+
+impl Router {
+    fn clusters(&self) -> impl Iterator<Item = (&'static str, &Cluster)> {
+        let (one, other) = match &self.mode {
+            Mode::Single(cluster) => (("engines", &**cluster), None),
+            Mode::Pairs { prefill, decode } => {
+                (("prefill", &**prefill), Some(("decode", &**decode)))
+            }
+        };
+        std::iter::once(one).chain(other)
+    }
+
+    async fn set(&self, options: &RouteOptions) -> Result<()> {
+        match &self.mode {
+            Mode::Single(cluster) => cluster.set(&options.engine, options.tuning()?, options).await,
+            Mode::Pairs { prefill, decode } => {
+                let (one, other) = (options.prefill_tuning()?, options.decode_tuning()?);
+                prefill.set(&options.prefill, one, options).await?;
+                decode.set(&options.decode, other, options).await
+            }
+        }
+    }
+
+    async fn reload(&self, flags: &RouteOptions) -> Result<()> {
+        let options = flags.with_file()?;
+        if options.engine.is_empty() != self.options.engine.is_empty() {
+            bail!("engines and prefill-decode pairs change into each other only by a new start");
+        }
+        if options.lasting() != self.options.lasting() {
+            bail!("only engines, policies and what these go by change without a new start");
+        }
+        self.set(&options).await
+    }
+}

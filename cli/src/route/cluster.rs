@@ -1,0 +1,186 @@
+//! Engines as workers of a pool, a worker for each DP rank, and the monitor that asks them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use anyhow::{Context, Result};
+use evenkeel::{InFlight, Pool, PoolConfig, Request, Tuning, WorkerConfig, WorkerId, WorkerStats};
+use evenkeel_monitor::{Engine, EngineStatus, Monitor, Options, worker_label};
+use hyper::header::HeaderValue;
+use tokio::sync::Mutex;
+
+use super::options::{EngineSpec, RouteOptions};
+use super::upstream::Upstream;
+
+/// Workers at a time, draining ones among them.
+const CAPACITY: u32 = 8192;
+
+/// One rank of an engine.
+pub struct Worker {
+    pub upstream: Arc<Upstream>,
+    pub rank: u32,
+    pub dp_size: u32,
+    /// The rank, where there are several.
+    pub rank_header: Option<HeaderValue>,
+}
+
+/// A request on its worker, counted until this is dropped.
+pub struct Chosen {
+    pub worker: Arc<Worker>,
+    pub in_flight: InFlight<'static>,
+}
+
+pub struct Cluster {
+    pub pool: Pool,
+    /// Of active workers and of those that drain.
+    workers: RwLock<HashMap<WorkerId, Arc<Worker>>>,
+    engines: Mutex<HashMap<String, Known>>,
+    monitor: Option<Monitor>,
+    bearer: Option<String>,
+}
+
+struct Known {
+    upstream: Arc<Upstream>,
+    workers: Vec<WorkerId>,
+}
+
+impl Cluster {
+    /// Without engines.
+    pub fn new(options: &RouteOptions) -> Result<Self> {
+        let pool = Pool::new(PoolConfig { capacity: CAPACITY, ..PoolConfig::default() })?;
+        let monitor = match options.no_polls {
+            true => None,
+            false => Some(Monitor::new(
+                &pool,
+                Options {
+                    interval: options.poll_interval,
+                    timeout: options.poll_timeout,
+                    refusals: options.poll_refusals,
+                    ..Options::default()
+                },
+            )?),
+        };
+        Ok(Self {
+            pool,
+            workers: RwLock::default(),
+            engines: Mutex::default(),
+            monitor,
+            bearer: options.poll_key()?,
+        })
+    }
+
+    /// Makes these the engines. Those that stay keep their requests, counts and connections; those
+    /// that go get no new requests.
+    pub async fn set(
+        &self,
+        specs: &[EngineSpec],
+        tuning: Tuning,
+        options: &RouteOptions,
+    ) -> Result<()> {
+        let mut engines = self.engines.lock().await;
+        let labels: Vec<Vec<String>> = specs
+            .iter()
+            .map(|spec| (0..spec.dp_size).map(|rank| worker_label(&spec.name, rank)).collect())
+            .collect();
+        let members: Vec<_> = specs
+            .iter()
+            .zip(&labels)
+            .flat_map(|(spec, labels)| {
+                labels.iter().map(|label| {
+                    let config = WorkerConfig {
+                        weight: spec.weight,
+                        max_in_flight: spec.max_in_flight,
+                        label,
+                        ..WorkerConfig::default()
+                    };
+                    (evenkeel::key(label), Some(config))
+                })
+            })
+            .collect();
+        let now = self.change(specs, &labels, &members, &engines, options)?;
+        self.pool.tune(tuning)?;
+        let before = std::mem::replace(&mut *engines, now);
+
+        let Some(monitor) = &self.monitor else { return Ok(()) };
+        for (name, old) in before {
+            if engines.get(&name).is_none_or(|engine| engine.workers != old.workers) {
+                monitor.remove(&name).await;
+            }
+        }
+        let polled: Vec<String> = monitor.engines().into_iter().map(|engine| engine.name).collect();
+        for spec in specs.iter().filter(|spec| !polled.contains(&spec.name)) {
+            monitor.add(Engine {
+                url: spec.url.clone(),
+                workers: engines[&spec.name].workers.clone(),
+                bearer: self.bearer.clone(),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whoever is dispatched to a new worker waits for its entry, which is made under one lock with it.
+    fn change(
+        &self,
+        specs: &[EngineSpec],
+        labels: &[Vec<String>],
+        members: &[(u64, Option<WorkerConfig<'_>>)],
+        engines: &HashMap<String, Known>,
+        options: &RouteOptions,
+    ) -> Result<HashMap<String, Known>> {
+        let mut workers = self.workers.write().unwrap_or_else(PoisonError::into_inner);
+        self.pool.set_members(members).context("the engines")?;
+        let mut now = HashMap::new();
+        for (spec, labels) in specs.iter().zip(labels) {
+            let upstream = match engines.get(&spec.name) {
+                Some(known) if known.upstream.bootstrap_port == spec.bootstrap_port => {
+                    known.upstream.clone()
+                }
+                _ => Arc::new(Upstream::new(spec, options)),
+            };
+            let mut ids = Vec::new();
+            for (rank, label) in (0..).zip(labels) {
+                let id = self.pool.find(evenkeel::key(label))?;
+                let worker = Worker {
+                    upstream: upstream.clone(),
+                    rank,
+                    dp_size: spec.dp_size,
+                    rank_header: (spec.dp_size > 1).then(|| rank.into()),
+                };
+                workers.insert(id, Arc::new(worker));
+                ids.push(id);
+            }
+            now.insert(spec.name.clone(), Known { upstream, workers: ids });
+        }
+        let alive: Vec<WorkerId> = self.pool.stats()?.iter().map(|stats| stats.worker).collect();
+        workers.retain(|id, _| alive.contains(id));
+        Ok(now)
+    }
+
+    /// Chooses a worker, and counts the request on it.
+    pub fn dispatch(&self, request: &Request<'_>) -> Result<Chosen, evenkeel::Error> {
+        let ticket = self.pool.dispatch(request)?;
+        let id = ticket.worker();
+        let in_flight = self.pool.guard_owned(ticket);
+        let worker = {
+            let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
+            workers.get(&id).cloned()
+        };
+        let worker = worker.ok_or(evenkeel::Error::Unknown { worker: id })?;
+        Ok(Chosen { worker, in_flight })
+    }
+
+    /// The workers of all ranks of this one's engine.
+    pub fn exclude_engine(&self, of: &Worker, excluded: &mut Vec<WorkerId>) {
+        let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
+        let same = workers.iter().filter(|(_, worker)| worker.upstream.name == of.upstream.name);
+        excluded.extend(same.map(|(id, _)| *id));
+    }
+
+    pub fn stats(&self) -> Result<Vec<WorkerStats>, evenkeel::Error> {
+        self.pool.stats()
+    }
+
+    pub fn engines(&self) -> Vec<EngineStatus> {
+        self.monitor.as_ref().map(Monitor::engines).unwrap_or_default()
+    }
+}
