@@ -1,0 +1,215 @@
+//! Prefill and decode: two engines, two counts, one response.
+
+use std::collections::HashSet;
+
+use http_body_util::BodyExt;
+use http_body_util::Full;
+use hyper::{Request, StatusCode};
+use serde_json::{Value, json};
+
+use crate::harness::*;
+
+struct Pair {
+    prefill: Process,
+    decode: Process,
+    router: Process,
+}
+
+fn pair(prefill: Process, decode: Process, options: &[&str]) -> Pair {
+    let urls = [prefill.with("dp_size=4,bootstrap_port=9001"), decode.with("dp_size=2")];
+    let engines = ["--prefill", &urls[0], "--decode", &urls[1]];
+    let router = router(&[&engines[..], options].concat());
+    Pair { prefill, decode, router }
+}
+
+fn fast(role: &str, ranks: &str) -> Process {
+    engine(&["--role", role, "--dp-size", ranks])
+}
+
+async fn rooms(engine: &Process) -> Vec<Value> {
+    engine.json("/control/report").await["rooms"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn both_get_the_same_room_and_decode_answers() {
+    for rank_in in ["header", "body"] {
+        let pair = pair(fast("prefill", "4"), fast("decode", "2"), &["--dp-rank-in", rank_in]);
+        for number in 0..20 {
+            let body = if number % 2 == 0 { ask(7) } else { streamed(7) };
+            let (status, text) = pair.router.post("/generate", &body).await;
+            assert_eq!(status, StatusCode::OK, "{text}");
+            assert_eq!(text.matches(" token").count(), 7, "{text}");
+        }
+        pair.router.is_at_rest().await;
+        pair.prefill.until_count("outstanding", 0).await;
+        let (of_prefill, of_decode) = (rooms(&pair.prefill).await, rooms(&pair.decode).await);
+        let numbers = |rooms: &[Value]| -> HashSet<u64> {
+            rooms.iter().map(|room| room["bootstrap_room"].as_u64().unwrap()).collect()
+        };
+        assert_eq!(numbers(&of_prefill).len(), 20, "each room once");
+        assert_eq!(numbers(&of_prefill), numbers(&of_decode));
+        let host = pair.prefill.address.split(':').next().unwrap();
+        for room in of_prefill.iter().chain(&of_decode) {
+            assert_eq!(
+                (&room["bootstrap_host"], &room["bootstrap_port"]),
+                (&json!(host), &json!(9001))
+            );
+            assert!(room["bootstrap_room"].as_u64().unwrap() < 1 << 63);
+        }
+        for room in &of_prefill {
+            assert_eq!(
+                room["bootstrap_room"].as_u64().unwrap() % 4,
+                room["rank"].as_u64().unwrap()
+            );
+        }
+        assert_eq!(pair.prefill.count("unrouted").await, 0);
+        assert_eq!(pair.decode.counts("unrouted").await, [0, 0]);
+        assert_eq!(pair.prefill.count("aborted").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn each_side_has_its_policy() {
+    let policies = ["--prefill-policy", "consistent_hashing", "--decode-policy", "round_robin"];
+    let pair = pair(fast("prefill", "4"), fast("decode", "2"), &policies);
+    for _ in 0..20 {
+        let request = Request::post("/generate")
+            .header("x-session-id", "one session")
+            .body(Full::from(ask(1).to_string()))
+            .unwrap();
+        assert_eq!(text(pair.router.send(request).await.unwrap()).await.0, StatusCode::OK);
+    }
+    let mut prefilled = pair.prefill.counts("begun").await;
+    prefilled.sort_unstable();
+    assert_eq!(prefilled, [0, 0, 0, 20]);
+    assert_eq!(pair.decode.counts("begun").await, [10, 10]);
+    pair.router.is_at_rest().await;
+}
+
+#[tokio::test]
+async fn prefill_counts_to_the_first_token_or_to_the_end() {
+    for (counts_to, expected) in [("first-token", 0), ("end", 1)] {
+        let decode = endless_engine(&["--role", "decode", "--dp-size", "2"]);
+        let pair = pair(fast("prefill", "4"), decode, &["--prefill-counts-to", counts_to]);
+        let response = pair.router.send(post("/generate", &streamed(1_000_000))).await;
+        let mut response = response.unwrap();
+        patiently(response.frame()).await.unwrap().unwrap();
+        assert_eq!(pair.router.in_flight("prefill").await, expected, "{counts_to}");
+        assert_eq!(pair.router.in_flight("decode").await, 1);
+        drop(response);
+        pair.router.is_at_rest().await;
+    }
+    let prefill = slow_engine(&["--role", "prefill", "--dp-size", "4"]);
+    let pair = pair(prefill, slow_engine(&["--role", "decode", "--dp-size", "2"]), &[]);
+    let mut sender = pair.router.connect().await;
+    let request =
+        tokio::spawn(async move { sender.send_request(post("/generate", &ask(1))).await });
+    pair.prefill.until_count("outstanding", 1).await;
+    pair.decode.until_count("outstanding", 1).await;
+    assert_eq!(pair.router.in_flight("prefill").await, 1);
+    assert_eq!(pair.router.in_flight("decode").await, 1);
+    // A client that leaves cancels both.
+    request.abort();
+    pair.prefill.until_count("aborted", 1).await;
+    pair.decode.until_count("aborted", 1).await;
+    pair.router.is_at_rest().await;
+}
+
+#[tokio::test]
+async fn a_prefill_that_fails_cancels_its_decode() {
+    let prefill = fast("prefill", "4");
+    let decode = slow_engine(&["--role", "decode", "--dp-size", "2"]);
+    let pair = pair(prefill, decode, &[]);
+    for (round, status) in [(1, 500), (2, 503), (3, 400)] {
+        pair.prefill.control(json!({ "fail_every": 1, "fail_status": status })).await;
+        let got = pair.router.post("/generate", &ask(1)).await.0;
+        assert_eq!(got.as_u16(), status, "the engine's own");
+        pair.router.is_at_rest().await;
+        pair.decode.until_count("outstanding", 0).await;
+        assert!(pair.decode.count("begun").await <= round);
+    }
+    // Its status is good, and its body breaks off.
+    let broken = scripted(|mut talk| {
+        Box::pin(async move {
+            talk.request().await;
+            talk.say("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nab").await;
+        })
+    })
+    .await;
+    let decode = pair.decode.url();
+    let router = router(&["--no-polls", "--prefill", &broken.url(), "--decode", &decode]);
+    let (status, text) = router.post("/generate", &ask(1)).await;
+    assert_eq!(status, StatusCode::BAD_GATEWAY, "{text}");
+    assert!(text.contains(&broken.address), "{text}");
+    pair.decode.until_count("outstanding", 0).await;
+    router.is_at_rest().await;
+}
+
+#[tokio::test]
+async fn a_prefill_that_fails_late_breaks_the_response_off() {
+    // It says that all is well, and closes without its body's end.
+    let prefill = scripted(|mut talk| {
+        Box::pin(async move {
+            talk.request().await;
+            talk.say("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n").await;
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        })
+    })
+    .await;
+    let decode = endless_engine(&["--role", "decode"]);
+    let router = router(&["--no-polls", "--prefill", &prefill.url(), "--decode", &decode.url()]);
+    let response = router.send(post("/generate", &streamed(1_000_000))).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(patiently(response.into_body().collect()).await.is_err());
+    decode.until_count("aborted", 1).await;
+    router.is_at_rest().await;
+}
+
+#[tokio::test]
+async fn a_decode_that_fails_cancels_its_prefill() {
+    let prefill = slow_engine(&["--role", "prefill", "--dp-size", "4"]);
+    let decode = engine(&["--role", "decode", "--dp-size", "2", "--faults", r#"{"fail_every":1}"#]);
+    let pair = pair(prefill, decode, &[]);
+    let (status, _) = pair.router.post("/generate", &ask(1)).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    pair.prefill.until_count("outstanding", 0).await;
+    pair.router.is_at_rest().await;
+}
+
+#[tokio::test]
+async fn another_pair_is_tried() {
+    let urls =
+        [fast("prefill", "1"), fast("prefill", "1"), fast("decode", "1"), fast("decode", "1")];
+    let [good_prefill, bad_prefill, good_decode, bad_decode] = &urls;
+    bad_prefill.control(json!({ "fail_every": 1 })).await;
+    bad_decode.control(json!({ "fail_every": 1 })).await;
+    let router = router(&[
+        "--prefill",
+        &good_prefill.url(),
+        "--prefill",
+        &bad_prefill.url(),
+        "--decode",
+        &good_decode.url(),
+        "--decode",
+        &bad_decode.url(),
+    ]);
+    for _ in 0..30 {
+        assert_eq!(router.post("/generate", &ask(3)).await.0, StatusCode::OK);
+    }
+    assert!(router.total("retries").await > 0);
+    assert_eq!(good_decode.count("finished").await, 30);
+    router.is_at_rest().await;
+}
+
+#[tokio::test]
+async fn what_is_no_pair() {
+    let pair = pair(fast("prefill", "4"), fast("decode", "2"), &["--body-limit", "1000"]);
+    assert_eq!(pair.router.json("/v1/models").await["data"][0]["id"], "mock");
+    let bad = Request::post("/generate").body(Full::from("no JSON")).unwrap();
+    let (status, reason) = text(pair.router.send(bad).await.unwrap()).await;
+    assert_eq!((status, code(&reason)), (StatusCode::BAD_REQUEST, "invalid_json".into()));
+    let large = json!({ "text": "x".repeat(2_000) });
+    let (status, reason) = pair.router.post("/generate", &large).await;
+    assert_eq!((status, code(&reason)), (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large".into()));
+    pair.router.is_at_rest().await;
+}
