@@ -16,7 +16,7 @@ class Process:
 
     def __init__(self, *arguments, log=None):
         self.log = open(log, "w") if log else None
-        self.process = subprocess.Popen([EVENKEEL, "--ends-with-stdin", *arguments], text=True,
+        self.process = subprocess.Popen([EVENKEEL, *arguments, "--ends-with-stdin"], text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log)
         self.pid = self.process.pid
         self.url = self.process.stdout.readline().strip()

@@ -67,8 +67,8 @@ struct Child {
 impl Child {
     fn start(arguments: &[&str]) -> Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
-            .arg("--ends-with-stdin")
             .args(arguments)
+            .arg("--ends-with-stdin")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

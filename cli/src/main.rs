@@ -37,7 +37,7 @@ use crate::route::RouteOptions;
 #[command(name = "evenkeel", version)]
 struct Cli {
     /// End when the standard input does: with whoever started this, however that ends
-    #[arg(long, hide = true)]
+    #[arg(long, global = true, hide = true)]
     ends_with_stdin: bool,
 
     #[command(subcommand)]
