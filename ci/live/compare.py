@@ -40,6 +40,7 @@ global
   maxconn 8000
 defaults
   mode http
+  option http-no-delay
   timeout connect 5s
   timeout client 10m
   timeout server 10m

@@ -2,8 +2,13 @@
 
 use std::io::Read;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
-/// Who runs with the same standard error: the demo and its children.
+/// A wait for this long is a failure; nothing depends on how short it is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn demo(options: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
     command.arg("demo").args(options).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -27,7 +32,7 @@ fn each_policy_has_a_row() {
     }
 }
 
-/// The pipe of its standard error closes only when the demo and all its children have ended.
+/// Its children share its standard error: the pipe closes only when the demo and all its children have ended.
 #[test]
 fn children_end_with_it_even_if_it_is_killed() {
     let mut demo = demo(&["--duration", "1h"]).spawn().unwrap();
@@ -36,10 +41,15 @@ fn children_end_with_it_even_if_it_is_killed() {
         std::fs::read_to_string(path).unwrap().split_whitespace().count()
     };
     while children() < 2 {
-        std::thread::yield_now();
+        thread::sleep(Duration::from_millis(5));
     }
     demo.kill().unwrap();
     demo.wait().unwrap();
-    let mut rest = Vec::new();
-    demo.stderr.take().unwrap().read_to_end(&mut rest).unwrap();
+    let mut stderr = demo.stderr.take().unwrap();
+    let (closed, until_closed) = mpsc::channel();
+    thread::spawn(move || {
+        stderr.read_to_end(&mut Vec::new()).ok();
+        closed.send(()).ok();
+    });
+    until_closed.recv_timeout(PATIENCE).expect("the children end");
 }
