@@ -9,7 +9,7 @@
 //!
 //! Percentiles are of single operations. In saturating rows one in 61 is timed, so that the clock
 //! costs a hundredth and falls on each worker in turn; in paced rows each is. Every pool is measured
-//! by the same code, in turns of 50 ms: a row shows the median of its turns, and the largest max.
+//! by the same code, in turns of 30 ms: a row shows the median of its turns, and the largest max.
 //! With more threads than cores, max is how long the scheduler kept a thread off in the middle of
 //! an operation.
 //!
@@ -17,7 +17,7 @@
 //! retries, under `--cfg evenkeel_count_retries`, as `ci/bench.sh` builds it for this bench.
 //!
 //! Std's mutex is unfair, so its turns come in two kinds: threads that wait for each other, or one
-//! that has the lock to itself while the others are parked.
+//! that has the lock to itself while the others are parked. So there are many.
 
 mod baselines;
 mod measure;
@@ -97,8 +97,8 @@ fn row<O: FnMut()>(
         return;
     }
     let mutex = MutexPool::new(vec![Worker { in_flight: 0, load: Some(1000) }; WORKERS]);
-    let [mut least, mut own, mut locked] = [(); 3].map(|()| Vec::with_capacity(rounds()));
-    for _ in 0..rounds() {
+    let [mut least, mut own, mut locked] = [(); 3].map(|()| Vec::with_capacity(turns()));
+    for _ in 0..turns() {
         if pace.is_none() {
             least.push(turn(threads, pace, |_| {
                 let floor = Floor::default();
@@ -127,6 +127,10 @@ fn row<O: FnMut()>(
     .print();
 }
 
+fn turns() -> usize {
+    2 * rounds() + 1
+}
+
 struct Turn {
     ns: f64,
     latency: Latency,
@@ -148,7 +152,7 @@ fn turn<O: FnMut()>(
     pace: Option<Duration>,
     operation: impl Fn(u64) -> O + Sync,
 ) -> Turn {
-    let length = Duration::from_millis(if is_quick() { 2 } else { 50 });
+    let length = Duration::from_millis(if is_quick() { 2 } else { 30 });
     let (ready, start) = (Barrier::new(threads), OnceLock::new());
     let one = |thread: usize| {
         pin(thread);

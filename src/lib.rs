@@ -20,6 +20,7 @@
 //! or, faster and repeatable, a [`Picker`] chooses by a [`Policy`]: `pick` is advice, `dispatch`
 //! chooses and counts in one step and returns a [`Ticket`], to be finished by hand or by an
 //! [`InFlight`] guard. A [`Poll`] brings loads and credits what began and ended while it was under way.
+//! The [`guide`] puts them together to a router.
 //!
 //! # What you may observe
 //! * Two concurrent picks may return the same worker; a dispatch never unbalances so.
@@ -90,6 +91,9 @@ pub use sync::RETRIES;
 pub use ticket::{Stale, Ticket};
 pub use word::MAX_IN_FLIGHT;
 pub use worker::{Label, MAX_LABEL, MAX_WEIGHT, Vetoes, WorkerConfig, WorkerUpdate};
+
+#[doc = include_str!("../docs/guide.md")]
+pub mod guide {}
 
 /// The README's Rust code compiles and runs.
 #[cfg(doctest)]

@@ -80,15 +80,17 @@ struct SimulateOptions {
     #[arg(long)]
     no_sub_agents: bool,
 
-    /// Conversations at a time; several numbers, separated by commas, are compared
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "192",
+    /// Of a trace of conversations, how many at a time; several numbers, separated by commas, are
+    /// compared [default: 192]
+    #[arg(long, value_name = "N,…", value_delimiter = ',',
           value_parser = |text: &str| number(text, 1..=1_000_000u32))]
-    concurrency: Vec<u32>,
+    concurrency: Option<Vec<u32>>,
 
     /// How much faster than recorded requests at moments of their own arrive; several are compared
-    #[arg(long, value_name = "X,…", value_delimiter = ',', default_value = "1",
+    /// [default: 1]
+    #[arg(long, value_name = "X,…", value_delimiter = ',',
           value_parser = |text: &str| number(text, 0.001..=1_000.0))]
-    rate_scale: Vec<f64>,
+    rate_scale: Option<Vec<f64>>,
 
     /// Policies of the decode ranks
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = policy,
@@ -187,7 +189,10 @@ fn number<T: FromStr + PartialOrd + Display>(
 }
 
 fn hash_load_factor(text: &str) -> Result<u32, String> {
-    if text == "0" { Ok(0) } else { number(text, 100..=10_000) }
+    match text {
+        "0" => Ok(0),
+        _ => number(text, 100..=10_000).map_err(|error| format!("{error}, or 0 for no bound")),
+    }
 }
 
 fn policy(text: &str) -> Result<Policy, String> {

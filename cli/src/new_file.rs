@@ -20,6 +20,9 @@ impl NewFile {
     }
 
     fn check(path: &Path) -> Result<Self, io::Error> {
+        if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            return Err(io::Error::other("is not the name of a file"));
+        }
         // What a link points to is replaced, not the link.
         let path = match fs::canonicalize(path) {
             Ok(path) if !path.is_file() => return Err(io::Error::other("is not a file")),
@@ -34,6 +37,13 @@ impl NewFile {
         };
         tempfile::tempfile_in(&folder)?;
         Ok(Self { path: folder.join(name), folder })
+    }
+
+    pub fn is(&self, other: &Path) -> bool {
+        match (fs::canonicalize(&self.path), fs::canonicalize(other)) {
+            (Ok(path), Ok(other)) => path == other,
+            _ => false,
+        }
     }
 
     pub fn write(self, text: &str) -> Result<()> {

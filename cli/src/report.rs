@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::metrics::METRICS;
-use crate::simulate::{self, Row};
+use crate::simulate::{self, Loaded, Row};
 use crate::trace::Trace;
 use crate::{SimulateOptions, table};
 
@@ -21,6 +21,7 @@ const STYLE: &str = include_str!("report/style.css");
 pub fn html(
     options: &SimulateOptions,
     trace: &Trace,
+    loads: &[Loaded],
     rows: &[Row],
     balanced: &[Row],
 ) -> Result<String> {
@@ -40,7 +41,7 @@ pub fn html(
             }
             body {
                 h1 { "Worker selection, simulated" }
-                p { (source) ": " (trace) ". " (settings_in_short(options)) }
+                p { (source) ": " (trace) ". " (settings_in_short(options, loads)) }
                 p.soft {
                     "A calibrated model of a deployment, not the deployment: it shows the order and the "
                     "size of the differences between policies. evenkeel's docs/simulate.md says what is "
@@ -55,20 +56,20 @@ pub fn html(
                 (figures::evenness(options, rows, first)?)
                 (figures::request_tokens(options, balanced)?)
                 (terms())
-                (how_it_was_made(options, trace)?)
+                (how_it_was_made(options, trace, loads)?)
             }
         }
     };
     Ok(page.into_string())
 }
 
-fn settings_in_short(options: &SimulateOptions) -> String {
+fn settings_in_short(options: &SimulateOptions, loads: &[Loaded]) -> String {
     format!(
         "Preset {}, {} decode ranks, poll interval {}, {} after a warm-up of {}.",
         preset(options),
         options.ranks,
         humantime::format_duration(options.poll_interval),
-        humantime::format_duration(options.duration),
+        simulate::measured_time(options, loads),
         humantime::format_duration(options.warm_up),
     )
 }
@@ -154,19 +155,10 @@ fn preset(options: &SimulateOptions) -> String {
     name.unwrap_or_default() + if changed { " with changes" } else { "" }
 }
 
-fn how_it_was_made(options: &SimulateOptions, trace: &Trace) -> Result<Markup> {
+fn how_it_was_made(options: &SimulateOptions, trace: &Trace, loads: &[Loaded]) -> Result<Markup> {
     let deployment = simulate::deployment(options);
     let time = |time: Duration| humantime::format_duration(time).to_string();
-    let list = |numbers: &mut dyn Iterator<Item = String>| numbers.collect::<Vec<_>>().join(", ");
-    let (load, loads) = match trace {
-        Trace::Conversations(_) => (
-            "concurrency, conversations at a time",
-            list(&mut options.concurrency.iter().map(u32::to_string)),
-        ),
-        Trace::Arrivals(_) => {
-            ("rate × recorded", list(&mut options.rate_scale.iter().map(f64::to_string)))
-        }
-    };
+    let compared: Vec<_> = loads.iter().map(|loaded| loaded.load.to_string()).collect();
     let settings = [
         ("version", format!("evenkeel {}", env!("CARGO_PKG_VERSION"))),
         ("trace", format!("{}: {trace}", simulate::source(options))),
@@ -174,7 +166,7 @@ fn how_it_was_made(options: &SimulateOptions, trace: &Trace) -> Result<Markup> {
             "sub-agents of the trace",
             if options.no_sub_agents { "left out" } else { "conversations like any other" }.into(),
         ),
-        (load, loads),
+        ("load", compared.join(", ")),
         (
             "seeds",
             match options.seeds {
@@ -184,7 +176,11 @@ fn how_it_was_made(options: &SimulateOptions, trace: &Trace) -> Result<Markup> {
         ),
         (
             "measured time",
-            format!("{}, after a warm-up of {}", time(options.duration), time(options.warm_up)),
+            format!(
+                "{}, after a warm-up of {}",
+                simulate::measured_time(options, loads),
+                time(options.warm_up),
+            ),
         ),
         ("poll interval", time(options.poll_interval)),
         ("poll delay, sampled to published", time(options.poll_delay)),

@@ -69,24 +69,27 @@ pub fn short_name(policy: Policy) -> &'static str {
 
 pub fn run(options: &SimulateOptions) -> Result<()> {
     let report = options.report.as_deref().map(NewFile::at).transpose()?;
+    if let (Some(report), Some(trace)) = (&report, &options.trace) {
+        ensure!(!report.is(trace), "{}: the report would replace the trace", trace.display());
+    }
     let trace = match &options.trace {
         Some(path) => trace::read(path, !options.no_sub_agents)?,
         None => Trace::Conversations(workload::synthetic(0)),
     };
-    let (rows, balanced) = compare(options, &trace)?;
+    let loads = loads(options, &trace)?;
+    let (rows, balanced) = compare(options, &loads)?;
+    if let Some(file) = report {
+        file.write(&report::html(options, &trace, &loads, &rows, &balanced)?)?;
+    }
     let text = if options.json {
         table::json(&rows)?
     } else if options.csv {
         table::csv(&rows)?
     } else {
         let note = request_tokens_note(options);
-        format!("{}{}\n{note}\n", describe(options, &trace), table::text(&rows))
+        format!("{}{}\n{note}\n", describe(options, &trace, &loads), table::text(&rows))
     };
-    crate::print(&text)?;
-    if let Some(file) = report {
-        file.write(&report::html(options, &trace, &rows, &balanced)?)?;
-    }
-    Ok(())
+    Ok(crate::print(&text)?)
 }
 
 pub fn deployment(options: &SimulateOptions) -> Deployment {
@@ -94,23 +97,59 @@ pub fn deployment(options: &SimulateOptions) -> Deployment {
     Deployment { think_cap: options.think_cap.unwrap_or(deployment.think_cap), ..deployment }
 }
 
+/// What all policies run under.
+#[derive(Clone, Copy)]
+pub struct Loaded<'a> {
+    pub load: Load,
+    traffic: Traffic<'a>,
+    end: Duration,
+}
+
+fn loads<'a>(options: &SimulateOptions, trace: &'a Trace) -> Result<Vec<Loaded<'a>>> {
+    let loads: Vec<(Load, Traffic)> = match trace {
+        Trace::Conversations(conversations) => {
+            let open =
+                "--rate-scale is for requests at moments of their own, these are conversations";
+            ensure!(options.rate_scale.is_none(), "{open}: use --concurrency");
+            let concurrency = options.concurrency.as_deref().unwrap_or(&[192]);
+            let closed = |&concurrency| {
+                (Load::Concurrency(concurrency), Traffic::Closed { conversations, concurrency })
+            };
+            concurrency.iter().map(closed).collect()
+        }
+        Trace::Arrivals(arrivals) => {
+            let closed =
+                "--concurrency is for conversations, these are requests at moments of their own";
+            ensure!(options.concurrency.is_none(), "{closed}: use --rate-scale");
+            let rates = options.rate_scale.as_deref().unwrap_or(&[1.0]);
+            let open = |&rate| (Load::RateScale(rate), Traffic::Open { arrivals, rate });
+            rates.iter().map(open).collect()
+        }
+    };
+    let until = |(load, traffic)| Ok(Loaded { load, traffic, end: end(options, traffic)? });
+    loads.into_iter().map(until).collect()
+}
+
+/// How long is measured, of each load where they differ.
+pub fn measured_time(options: &SimulateOptions, loads: &[Loaded]) -> String {
+    let mut times: Vec<_> = loads.iter().map(|loaded| loaded.end - options.warm_up).collect();
+    times.dedup();
+    let times: Vec<_> = (times.into_iter())
+        .map(|time| {
+            let seconds = humantime::format_duration(Duration::from_secs(time.as_secs()));
+            let cut = if time < options.duration { " to the end of the trace" } else { "" };
+            format!("{seconds}{cut}")
+        })
+        .collect();
+    times.join(", ")
+}
+
 /// A row of the tables for each load and policy; and for a report, under the first load, rows that
 /// show what `request_tokens` does to `balanced`, with `least_requests` and `least_tokens` beside.
-fn compare(options: &SimulateOptions, trace: &Trace) -> Result<(Vec<Row>, Vec<Row>)> {
-    let loads: Vec<(Load, Traffic)> = match trace {
-        Trace::Conversations(conversations) => (options.concurrency.iter())
-            .map(|&concurrency| {
-                (Load::Concurrency(concurrency), Traffic::Closed { conversations, concurrency })
-            })
-            .collect(),
-        Trace::Arrivals(arrivals) => (options.rate_scale.iter())
-            .map(|&rate| (Load::RateScale(rate), Traffic::Open { arrivals, rate }))
-            .collect(),
-    };
+fn compare(options: &SimulateOptions, loads: &[Loaded]) -> Result<(Vec<Row>, Vec<Row>)> {
     let request_tokens = request_tokens(options);
     let mut cases = Vec::new();
-    for (index, &(load, traffic)) in loads.iter().enumerate() {
-        let end = end(options, traffic)?;
+    for (index, &Loaded { load, traffic, end }) in loads.iter().enumerate() {
         let keep_series = options.report.is_some() && index == 0;
         cases.extend(options.policies.iter().map(|&policy| Case {
             load,
@@ -177,7 +216,7 @@ fn measure_all(options: &SimulateOptions, cases: &[Case]) -> Result<Vec<Row>> {
                 .into_par_iter()
                 .map(|seed| {
                     measure(options, case, seed, &progress)
-                        .with_context(|| format!("{}, seed {seed}", case.policy))
+                        .with_context(|| format!("{}, {}, seed {seed}", case.load, case.policy))
                 })
                 .collect::<Result<Vec<_>>>()?;
             Ok(Row {
@@ -252,10 +291,10 @@ pub fn source(options: &SimulateOptions) -> String {
     }
 }
 
-fn describe(options: &SimulateOptions, trace: &Trace) -> String {
+fn describe(options: &SimulateOptions, trace: &Trace, loads: &[Loaded]) -> String {
     let path = source(options);
-    let [duration, poll_interval] =
-        [options.duration, options.poll_interval].map(humantime::format_duration);
+    let duration = measured_time(options, loads);
+    let poll_interval = humantime::format_duration(options.poll_interval);
     let SimulateOptions { ranks, seeds, .. } = options;
     let step = deployment(options).step;
     format!(

@@ -207,3 +207,50 @@ fn agrees_with_the_published_measurement_on_agentx() {
     assert!(cv("requests") < cv("round_robin"));
     assert!(cv("round_robin") < cv("tokens"));
 }
+
+/// A CSV trace of three requests in a minute, in a folder that goes with the test.
+fn short_trace() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().expect("a writable folder");
+    let path = folder.path().join("short.csv");
+    let text = "time_s,input_tokens,output_tokens\n0,100,10\n30,100,10\n60,100,10\n";
+    std::fs::write(&path, text).expect("a writable folder");
+    (folder, path.to_str().expect("UTF-8").into())
+}
+
+#[test]
+fn a_trace_that_ends_early_says_how_long_was_measured() {
+    let (_folder, path) = short_trace();
+    let output = run(&["simulate", "--trace", &path, "--warm-up", "10s"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("duration 50s to the end of the trace"), "{text}");
+}
+
+#[test]
+fn options_of_the_other_kind_of_trace_are_refused() {
+    let (_folder, path) = short_trace();
+    for (arguments, said) in [
+        (vec!["--trace", &path, "--concurrency", "1,2"], "use --rate-scale"),
+        (vec!["--rate-scale", "2"], "use --concurrency"),
+    ] {
+        let output = run(&[vec!["simulate"], arguments].concat());
+        assert!(!output.status.success() && error_text(&output).contains(said));
+    }
+}
+
+#[test]
+fn a_report_never_replaces_the_trace() {
+    let (_folder, path) = short_trace();
+    let output = run(&["simulate", "--trace", &path, "--warm-up", "10s", "--report", &path]);
+    assert!(!output.status.success() && error_text(&output).contains("would replace the trace"));
+    assert!(std::fs::read_to_string(&path).expect("still there").starts_with("time_s,"));
+}
+
+/// A rank's tokens have 32 bits.
+#[test]
+fn what_does_not_fit_is_told_with_its_load() {
+    let (_folder, path) = short_trace();
+    let text = "time_s,input_tokens,output_tokens\n0,4294967295,10\n1,4294967295,10\n9,1,1\n";
+    std::fs::write(&path, text).expect("a writable folder");
+    let output = run(&["simulate", "--trace", &path, "--warm-up", "0s", "--ranks", "1"]);
+    assert!(error_text(&output).contains("rate × 1, "), "{}", error_text(&output));
+}

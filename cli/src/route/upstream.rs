@@ -157,9 +157,15 @@ impl Upstream {
     /// its response came early, stays.
     fn kept(&self) -> Option<Connection> {
         let mut idle = self.idle();
-        idle.retain(|(_, connection)| !connection.is_closed());
-        let ready = idle.iter().rposition(|(_, connection)| connection.is_ready())?;
-        idle.remove(ready).map(|(_, connection)| connection)
+        for at in (0..idle.len()).rev() {
+            let connection = &idle[at].1;
+            if connection.is_closed() {
+                idle.remove(at);
+            } else if connection.is_ready() {
+                return idle.remove(at).map(|(_, connection)| connection);
+            }
+        }
+        None
     }
 
     /// For the next request, once the response has ended.

@@ -3,6 +3,7 @@
 use std::fs;
 
 use http_body_util::Full;
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Request, StatusCode};
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -232,22 +233,26 @@ async fn tokens_come_from_the_header_or_the_length() {
     let router = router(&["--engine", &engine.url(), "--tokens-header", "x-tokens"]);
     let tokens = async || router.pool("engines").await["workers"][0]["tokens"].as_u64().unwrap();
     let body = ask(1).to_string();
-    let send = async |header: Option<&'static str>| {
-        let mut request = Request::post("/generate").body(Full::from(body.clone())).unwrap();
-        if let Some(value) = header {
-            request.headers_mut().insert("x-tokens", value.parse().unwrap());
-        }
-        let mut sender = router.connect().await;
-        tokio::spawn(async move { sender.send_request(request).await })
+    let request =
+        |header: Option<&'static str>| {
+            let mut request = Request::post("/generate").body(Full::from(body.clone())).unwrap();
+            request.headers_mut().extend(header.map(|value| {
+                (HeaderName::from_static("x-tokens"), HeaderValue::from_static(value))
+            }));
+            request
+        };
+    let hold = async |header| {
+        let (mut sender, request) = (router.connect().await, request(header));
+        tokio::spawn(async move { sender.send_request(request).await }).abort_handle()
     };
-    let by_length = send(None).await;
+    let by_length = hold(None).await;
     until(body.len() as u64 / 4, tokens).await;
     by_length.abort();
     until(0, tokens).await;
-    let by_header = send(Some("1234")).await;
+    let by_header = hold(Some("1234")).await;
     until(1234, tokens).await;
     by_header.abort();
-    let bad = send(Some("many")).await.await.unwrap().unwrap();
+    let bad = router.send(request(Some("many"))).await.unwrap();
     assert_eq!(bad.status(), StatusCode::BAD_REQUEST);
     assert_eq!(code(&text(bad).await.1), "invalid_tokens");
     router.is_at_rest().await;
