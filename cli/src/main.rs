@@ -1,6 +1,8 @@
 //! The command `evenkeel`.
 
+mod demo;
 mod deployment;
+mod load;
 mod metrics;
 mod mock_engine;
 mod model;
@@ -24,7 +26,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use evenkeel::Policy;
 
+use crate::demo::DemoOptions;
 use crate::deployment::DeploymentOptions;
+use crate::load::LoadOptions;
 use crate::mock_engine::MockEngineOptions;
 use crate::route::RouteOptions;
 
@@ -32,6 +36,10 @@ use crate::route::RouteOptions;
 #[derive(Parser)]
 #[command(name = "evenkeel", version)]
 struct Cli {
+    /// End when the standard input does: with whoever started this, however that ends
+    #[arg(long, global = true, hide = true)]
+    ends_with_stdin: bool,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -41,6 +49,8 @@ enum Command {
     Simulate(SimulateOptions),
     MockEngine(MockEngineOptions),
     Route(Box<RouteOptions>),
+    Load(LoadOptions),
+    Demo(DemoOptions),
 }
 
 /// Compare the policies on a simulated deployment
@@ -202,10 +212,19 @@ fn time(text: &str, shortest: Duration) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
-    let ended = match Cli::parse().command {
+    let cli = Cli::parse();
+    if cli.ends_with_stdin {
+        std::thread::spawn(|| {
+            io::copy(&mut io::stdin(), &mut io::sink()).ok();
+            std::process::exit(0);
+        });
+    }
+    let ended = match cli.command {
         Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
         Command::MockEngine(options) => mock_engine::run(options),
         Command::Route(options) => route::run(*options),
+        Command::Load(options) => load::run(&options),
+        Command::Demo(options) => demo::run(&options),
     };
     match ended {
         Ok(code) => code,

@@ -278,7 +278,7 @@ impl RouteOptions {
                 let all = ["evenkeel", "route"].map(OsString::from);
                 let all = all.into_iter().chain(flags_of(path)?).chain(given);
                 match Cli::try_parse_from(all) {
-                    Ok(Cli { command: Command::Route(options) }) => *options,
+                    Ok(Cli { command: Command::Route(options), .. }) => *options,
                     Ok(_) => bail!("{}: no settings of route", path.display()),
                     Err(error) => {
                         bail!("{}: {}", path.display(), error.render().to_string().trim())
