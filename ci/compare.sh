@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The same load and bursts through `evenkeel route` and whatever of SGLang's router, nginx and HAProxy is here,
 # in turns, as one table. --install gets them first: sglang-router from PyPI into a venv under the target folder,
-# nginx and HAProxy from Debian. Takes 25 minutes with all of them; with --short 3.
+# nginx and HAProxy from Debian. Takes 25 minutes with all of them; with --short 1 and more for each other router.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
