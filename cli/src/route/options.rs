@@ -21,7 +21,7 @@ use crate::{Cli, Command, hash_load_factor, number, time};
 /// choice to the last byte of the response or to the client's leaving. Each DP rank of an engine is a
 /// worker of its own. Prints its URL when it is ready.
 ///
-/// Engines are given as URL[,dp_size=N][,weight=W][,max_in_flight=M], prefill engines also with
+/// Engines are given as `URL[,dp_size=N][,weight=W][,max_in_flight=M]`, prefill engines also with
 /// [,bootstrap_port=P]: http://10.0.0.1:30000,dp_size=8. Weight and cap are those of each rank.
 ///
 /// GET /evenkeel/status and GET /metrics are the router's own. SIGHUP reads the file again, SIGTERM
