@@ -197,7 +197,11 @@ async fn another_pair_is_tried() {
         assert_eq!(router.post("/generate", &ask(3)).await.0, StatusCode::OK);
     }
     assert!(router.total("retries").await > 0);
-    assert_eq!(good_decode.count("finished").await, 30);
+    // A decode may have ended before its prefill was known to have failed; then there is another one.
+    assert!(good_decode.count("finished").await >= 30);
+    for bad in [bad_prefill, bad_decode] {
+        assert_eq!(bad.count("begun").await, 0);
+    }
     router.is_at_rest().await;
 }
 
