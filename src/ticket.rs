@@ -101,8 +101,8 @@ pub(crate) enum Commit {
     Overflow,
 }
 
-/// Counts a request on the chosen worker if it still is what was chosen (see [`Policy::holds`]). Of the view only what was read before it was found
-/// whole may be used.
+/// Counts a request on the chosen worker if it still is what was chosen (see [`Policy::holds`]). Of
+/// the view only what was read before it was found whole may be used.
 #[inline(always)]
 pub(crate) fn commit<const POLICY: u32>(
     view: &View<'_>,

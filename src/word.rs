@@ -15,10 +15,9 @@ const IN_FLIGHT_SHIFT: u32 = 44;
 const CLOSED: u64 = 1 << 43;
 const TAG_SHIFT: u32 = 32;
 const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
-/// Closed bit and tag, of a word's upper half.
-const STATE_MASK: u64 = 0xFFF;
-/// The bits of a [standing](Word::standing) that are all 0 just if the worker is open.
-pub(crate) const STANDING_STATE: u64 = STATE_MASK;
+/// Closed bit and tag, of a word's upper half; of a [standing](Word::standing) the bits that are all 0
+/// just if the worker is open.
+pub(crate) const STATE_MASK: u64 = 0xFFF;
 
 /// The most requests that one worker can have in flight: 1,048,575.
 pub const MAX_IN_FLIGHT: u32 = (1 << 20) - 1;

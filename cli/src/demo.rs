@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
+use evenkeel::Policy;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -20,14 +21,13 @@ use crate::load::engines::Engines;
 use crate::load::figures::Figures;
 use crate::load::{self, Measured};
 use crate::model::Conversation;
-use crate::{number, print, time, workload};
+use crate::{number, print, simulate, time, workload};
 
-/// Names of the table, and of the router's policies.
-const POLICIES: [(&str, &str); 4] = [
-    ("round_robin", "round_robin"),
-    ("tokens", "power_of_two:tokens"),
-    ("requests", "power_of_two:requests"),
-    ("least_requests", "least_requests"),
+const POLICIES: [Policy; 4] = [
+    Policy::RoundRobin,
+    Policy::PowerOfTwoTokens,
+    Policy::PowerOfTwoRequests,
+    Policy::LeastRequests,
 ];
 const RANKS: u32 = 8;
 /// How much faster than real time the engine decodes, clients think and the router polls.
@@ -99,7 +99,8 @@ pub fn run(options: &DemoOptions) -> Result<ExitCode> {
     // Clients and progress share a thread: the others are the router's and the engine's.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut rows = Vec::new();
-    for (name, policy) in POLICIES {
+    for policy in POLICIES {
+        let name = simulate::short_name(policy);
         bar.set_message(name);
         let before = bar.position();
         let measured = runtime.block_on(async {
@@ -129,7 +130,7 @@ async fn advance(bar: &ProgressBar) -> std::convert::Infallible {
     }
 }
 
-async fn measure(options: &DemoOptions, policy: &str) -> Result<Measured> {
+async fn measure(options: &DemoOptions, policy: Policy) -> Result<Measured> {
     let (ranks, scale) = (RANKS.to_string(), TIME_SCALE.to_string());
     let events = STREAM_INTERVAL.to_string();
     let engine = Child::start(&[
@@ -150,7 +151,7 @@ async fn measure(options: &DemoOptions, policy: &str) -> Result<Measured> {
         "--engine",
         &spec,
         "--policy",
-        policy,
+        policy.name(),
         "--poll-interval",
         &poll_interval,
         "--log-level",

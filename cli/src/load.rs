@@ -193,13 +193,10 @@ pub async fn closed_loop(
 }
 
 async fn bursts(options: &LoadOptions, engines: &Engines) -> Result<Vec<Burst>> {
-    let mut connections = Vec::new();
+    let mut connections: Vec<Option<Connection>> = (0..options.burst_size).map(|_| None).collect();
     let mut bursts = Vec::new();
     for round in 0..options.bursts {
         engines.reset().await?;
-        while connections.len() < options.burst_size as usize {
-            connections.push(None::<Connection>);
-        }
         for connection in &mut connections {
             client::open(connection, &options.router).await?;
         }

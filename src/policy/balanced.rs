@@ -6,7 +6,7 @@ use super::{Choice, Rng, Scope, Tuning};
 use crate::error::Refusal;
 use crate::snapshot::{NO_LOAD, live_tokens};
 use crate::sync::Ordering::Relaxed;
-use crate::word::{STANDING_STATE, Word};
+use crate::word::{STATE_MASK, Word};
 
 /// Of workers of equal weight, if one is eligible.
 #[inline(always)]
@@ -23,7 +23,7 @@ pub(super) fn cheapest(scope: Scope<'_>, rng: &mut Rng) -> Option<Choice> {
         let cost = cost(word, request_tokens, live);
         u128::from(polled == NO_LOAD) << 127
             | u128::from(cost) << 32
-            | u128::from(standing & STANDING_STATE)
+            | u128::from(standing & STATE_MASK)
     })
 }
 

@@ -6,7 +6,7 @@ use super::scan::{Share, scan, scan_equal};
 use super::{Choice, Rng, Scope, Tuning};
 use crate::error::Refusal;
 use crate::sync::{self, Ordering};
-use crate::word::{STANDING_STATE, Word};
+use crate::word::{STATE_MASK, Word};
 use std::cmp::Reverse;
 
 /// Of workers of equal weight, if one is eligible and no bound is set.
@@ -19,7 +19,7 @@ pub(super) fn first(scope: Scope<'_>, rng: &mut Rng) -> Option<Choice> {
     // The draw, and what only eligible workers have none of. Two keys never draw the same.
     scan_equal(scope, rng, move |_, id, _, word| {
         let key = keys[id.slot()].load(Ordering::Relaxed);
-        let state = word.standing(id.generation()) & STANDING_STATE;
+        let state = word.standing(id.generation()) & STATE_MASK;
         u128::from(!draw(key, hash)) << 64 | u128::from(state)
     })
 }
@@ -35,7 +35,8 @@ pub(super) fn choose(scope: Scope<'_>, tuning: Tuning, rng: &mut Rng) -> Result<
             let key = keys[scope.view.id(position).slot()].load(Ordering::Relaxed);
             let draw = draw(key, scope.hash);
             let share = Share { value: minus_log2(draw), weight };
-            (bound.is_reached(word, weight), share, Reverse(draw), key)
+            // Shares round; two keys never draw the same.
+            (bound.is_reached(word, weight), share, Reverse(draw))
         };
         let choice = scan(scope, rank, rng, |_, _| {})?;
         let weight = scope.view.weight(choice.position);
