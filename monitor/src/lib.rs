@@ -69,6 +69,7 @@
 #![deny(missing_docs, unsafe_code)]
 
 mod report;
+pub mod tls;
 mod client;
 mod engine;
 mod monitor;

@@ -13,11 +13,11 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use crate::client::Client;
 use crate::engine::{self, Paths, State};
+use crate::tls;
 
 /// How to poll. The same for all engines of a monitor.
 #[derive(Clone, Debug)]
@@ -110,7 +110,11 @@ pub enum Error {
     Roots(String),
 }
 
-fn invalid(what: &'static str, value: impl fmt::Display, allowed: &'static str) -> Error {
+pub(crate) fn invalid(
+    what: &'static str,
+    value: impl fmt::Display,
+    allowed: &'static str,
+) -> Error {
     Error::Invalid { what, value: value.to_string(), allowed }
 }
 
@@ -179,7 +183,7 @@ impl Monitor {
             return Err(Error::Exists { name: name.to_string() });
         }
         let tls = match url.scheme() == Some(&Scheme::HTTPS) {
-            true => Some((inner.connector(&self.options.roots)?, server_name(&host)?)),
+            true => Some((inner.connector(&self.options.roots)?, tls::server_name(&host)?)),
             false => None,
         };
         let state = Arc::<Mutex<State>>::default();
@@ -284,26 +288,7 @@ impl Inner {
         if let Some(tls) = &self.tls {
             return Ok(tls.clone());
         }
-        let mut store = RootCertStore::empty();
-        if roots.is_empty() {
-            let system = rustls_native_certs::load_native_certs();
-            // Some systems have roots that nobody can read; one is enough to go on.
-            store.add_parsable_certificates(system.certs);
-            if store.is_empty() {
-                return Err(Error::Roots(format!("none of the system's: {:?}", system.errors)));
-            }
-        }
-        for root in roots {
-            store.add(root.clone()).map_err(|error| Error::Roots(error.to_string()))?;
-        }
-        let provider = rustls::crypto::ring::default_provider();
-        let mut config = ClientConfig::builder_with_provider(provider.into())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Error::Roots(error.to_string()))?
-            .with_root_certificates(store)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".into()];
-        let tls = TlsConnector::from(Arc::new(config));
+        let tls = tls::connector(roots)?;
         Ok(self.tls.insert(tls).clone())
     }
 }
@@ -347,12 +332,6 @@ fn port(url: &Uri) -> u16 {
 fn below(url: &Uri, path: &str) -> Uri {
     let path = format!("{}{path}", url.path().trim_end_matches('/'));
     PathAndQuery::try_from(path).expect("a path and a path are a path").into()
-}
-
-fn server_name(host: &str) -> Result<ServerName<'static>, Error> {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    ServerName::try_from(bare.to_owned())
-        .map_err(|_| invalid("the URL's host", host, "a DNS name or an address"))
 }
 
 fn check_workers(workers: &[WorkerId]) -> Result<(), Error> {

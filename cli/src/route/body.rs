@@ -10,6 +10,7 @@ use evenkeel::InFlight;
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::HeaderMap;
+use tokio::time::{Sleep, sleep};
 
 use super::cluster::Worker;
 use super::pair::PrefillRun;
@@ -198,6 +199,9 @@ pub enum ResponseBody {
 pub struct Reply {
     body: Incoming,
     held: Option<Held>,
+    /// Runs out when the engine has been silent for too long. A client that reads nothing makes no
+    /// engine silent: it begins when more is asked for and nothing is there.
+    silence: Option<Pin<Box<Sleep>>>,
 }
 
 pub struct Held {
@@ -215,9 +219,24 @@ impl ResponseBody {
 
 impl Reply {
     pub fn new(body: Incoming, held: Held) -> Self {
-        let mut reply = Self { body, held: Some(held) };
+        let mut reply = Self { body, held: Some(held), silence: None };
         reply.end_if_ended();
         reply
+    }
+
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            self.silence = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let longest = self.held.as_ref().and_then(|held| held.worker.upstream.silence_timeout);
+        let Some(longest) = longest else { return Poll::Pending };
+        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(longest)));
+        ready!(silence.as_mut().poll(context));
+        Poll::Ready(Some(Err(format!("nothing for {longest:?}").into())))
     }
 
     fn end_if_ended(&mut self) {
@@ -258,7 +277,7 @@ impl Body for ResponseBody {
             reply.held = None;
             return Poll::Ready(Some(Err(failure.into())));
         }
-        let frame = ready!(Pin::new(&mut reply.body).poll_frame(context));
+        let frame = ready!(reply.poll_frame(context));
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(prefill) = reply.held.as_mut().and_then(|held| held.prefill.as_mut())
@@ -279,7 +298,7 @@ impl Body for ResponseBody {
             }
             None => reply.end(),
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::{Context, Result};
 use evenkeel::{InFlight, Pool, PoolConfig, Request, Tuning, WorkerConfig, WorkerId, WorkerStats};
-use evenkeel_monitor::{Engine, EngineStatus, Monitor, Options, worker_label};
+use evenkeel_monitor::{CertificateDer, Engine, EngineStatus, Monitor, Options, tls, worker_label};
 use hyper::header::HeaderValue;
 use tokio::sync::Mutex;
 
@@ -37,6 +37,7 @@ pub struct Cluster {
     engines: Mutex<HashMap<String, Known>>,
     monitor: Option<Monitor>,
     bearer: Option<String>,
+    roots: Vec<CertificateDer<'static>>,
 }
 
 struct Known {
@@ -48,6 +49,7 @@ impl Cluster {
     /// Without engines.
     pub fn new(options: &RouteOptions) -> Result<Self> {
         let pool = Pool::new(PoolConfig { capacity: CAPACITY, ..PoolConfig::default() })?;
+        let roots = options.roots()?;
         let monitor = match options.no_polls {
             true => None,
             false => Some(Monitor::new(
@@ -56,7 +58,7 @@ impl Cluster {
                     interval: options.poll_interval,
                     timeout: options.poll_timeout,
                     refusals: options.poll_refusals,
-                    ..Options::default()
+                    roots: roots.clone(),
                 },
             )?),
         };
@@ -66,6 +68,7 @@ impl Cluster {
             engines: Mutex::default(),
             monitor,
             bearer: options.poll_key()?,
+            roots,
         })
     }
 
@@ -97,13 +100,17 @@ impl Cluster {
                 })
             })
             .collect();
-        let now = self.change(specs, &labels, &members, &engines, options)?;
+        let upstreams = self.upstreams(specs, &engines, options)?;
+        let now = self.change(specs, &labels, &members, upstreams)?;
         self.pool.tune(tuning)?;
         let before = std::mem::replace(&mut *engines, now);
 
         let Some(monitor) = &self.monitor else { return Ok(()) };
         for (name, old) in before {
-            if engines.get(&name).is_none_or(|engine| engine.workers != old.workers) {
+            let stays = |new: &Known| {
+                new.workers == old.workers && new.upstream.is_https() == old.upstream.is_https()
+            };
+            if !engines.get(&name).is_some_and(stays) {
                 monitor.remove(&name).await;
             }
         }
@@ -118,25 +125,39 @@ impl Cluster {
         Ok(())
     }
 
+    /// Of each engine, with the connections that it has.
+    fn upstreams(
+        &self,
+        specs: &[EngineSpec],
+        engines: &HashMap<String, Known>,
+        options: &RouteOptions,
+    ) -> Result<Vec<Arc<Upstream>>> {
+        let tls = match specs.iter().any(EngineSpec::is_https) {
+            true => Some(tls::connector(&self.roots)?),
+            false => None,
+        };
+        let upstream = |spec: &EngineSpec| match engines.get(&spec.name) {
+            Some(known) if known.upstream.is_of(spec) => Ok(known.upstream.clone()),
+            _ => {
+                let tls = tls.clone().filter(|_| spec.is_https());
+                Ok(Arc::new(Upstream::new(spec, tls, options)?))
+            }
+        };
+        specs.iter().map(upstream).collect()
+    }
+
     /// Whoever is dispatched to a new worker waits for its entry, which is made under one lock with it.
     fn change(
         &self,
         specs: &[EngineSpec],
         labels: &[Vec<String>],
         members: &[(u64, Option<WorkerConfig<'_>>)],
-        engines: &HashMap<String, Known>,
-        options: &RouteOptions,
+        upstreams: Vec<Arc<Upstream>>,
     ) -> Result<HashMap<String, Known>> {
         let mut workers = self.workers.write().unwrap_or_else(PoisonError::into_inner);
         self.pool.set_members(members).context("the engines")?;
         let mut now = HashMap::new();
-        for (spec, labels) in specs.iter().zip(labels) {
-            let upstream = match engines.get(&spec.name) {
-                Some(known) if known.upstream.bootstrap_port == spec.bootstrap_port => {
-                    known.upstream.clone()
-                }
-                _ => Arc::new(Upstream::new(spec, options)),
-            };
+        for ((spec, labels), upstream) in specs.iter().zip(labels).zip(upstreams) {
             let mut ids = Vec::new();
             for (rank, label) in (0..).zip(labels) {
                 let id = self.pool.find(evenkeel::key(label))?;

@@ -10,8 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, ValueEnum};
 use evenkeel::{Policy, Tuning};
-use evenkeel_monitor::{Uri, host_port};
+use evenkeel_monitor::{CertificateDer, Uri, host_port};
 use hyper::header::HeaderName;
+use hyper::http::uri::Scheme;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
 use crate::{Cli, Command, hash_load_factor, number, time};
 
@@ -113,6 +115,15 @@ pub struct RouteOptions {
     #[arg(long, value_name = "TIME",
           value_parser = |text: &str| time(text, Duration::from_millis(1)))]
     pub response_timeout: Option<Duration>,
+
+    /// Longest that an engine may be silent within a response [default: for ever]
+    #[arg(long, value_name = "TIME",
+          value_parser = |text: &str| time(text, Duration::from_millis(1)))]
+    pub silence_timeout: Option<Duration>,
+
+    /// PEM file of the roots that https engines are trusted by [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    roots: Option<PathBuf>,
 
     /// Until when a request counts on its prefill worker
     #[arg(long, value_enum, default_value = "first-token")]
@@ -236,10 +247,10 @@ impl FromStr for EngineSpec {
             .next()
             .unwrap_or_default()
             .parse()
-            .map_err(|error| format!("{error}; expected http://HOST:PORT"))?;
+            .map_err(|error| format!("{error}; expected http[s]://HOST:PORT"))?;
         let name = host_port(&url).map_err(|error| error.to_string())?;
-        if url.scheme_str() != Some("http") || url.path() != "/" {
-            return Err("expected http://HOST:PORT, without a path".into());
+        if url.path() != "/" {
+            return Err("expected http[s]://HOST:PORT, without a path".into());
         }
         let mut engine =
             Self { url, name, dp_size: 1, weight: 1, max_in_flight: 0, bootstrap_port: 8998 };
@@ -264,6 +275,16 @@ impl FromStr for EngineSpec {
             }
         }
         Ok(engine)
+    }
+}
+
+impl EngineSpec {
+    pub fn is_https(&self) -> bool {
+        self.url.scheme() == Some(&Scheme::HTTPS)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.url.port_u16().unwrap_or(if self.is_https() { 443 } else { 80 })
     }
 }
 
@@ -355,6 +376,18 @@ impl RouteOptions {
             (None, None) => return Ok(None),
         };
         Ok(Some(key.trim().to_owned()))
+    }
+
+    /// Whom to trust that https engines are who they say; none: the system's roots.
+    pub fn roots(&self) -> Result<Vec<CertificateDer<'static>>> {
+        let Some(path) = &self.roots else { return Ok(Vec::new()) };
+        let cannot = || format!("cannot read --roots {}", path.display());
+        let roots = CertificateDer::pem_file_iter(path).with_context(cannot)?;
+        let roots = roots.collect::<Result<Vec<_>, _>>().with_context(cannot)?;
+        if roots.is_empty() {
+            bail!("--roots {} has no certificate; at least one is needed", path.display());
+        }
+        Ok(roots)
     }
 
     /// The settings that only a start can change.

@@ -5,13 +5,17 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use evenkeel_monitor::tls;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::body::RequestBody;
 use super::options::{EngineSpec, RouteOptions};
@@ -30,8 +34,11 @@ pub struct Upstream {
     pub port: u16,
     pub bootstrap_port: u16,
     pub authority: HeaderValue,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
     connect_timeout: Duration,
     response_timeout: Option<Duration>,
+    /// The longest that it may be silent within a response.
+    pub silence_timeout: Option<Duration>,
     /// The longest unused first.
     idle: Mutex<VecDeque<(Instant, Connection)>>,
 }
@@ -54,18 +61,38 @@ pub enum Failure {
 }
 
 impl Upstream {
-    pub fn new(engine: &EngineSpec, options: &RouteOptions) -> Self {
+    /// https, if there is a connector to trust it by.
+    pub fn new(
+        engine: &EngineSpec,
+        tls: Option<TlsConnector>,
+        options: &RouteOptions,
+    ) -> Result<Self, evenkeel_monitor::Error> {
         let host = engine.url.host().unwrap_or_default();
-        Self {
+        let tls = match tls {
+            Some(connector) => Some((connector, tls::server_name(host)?)),
+            None => None,
+        };
+        Ok(Self {
             name: engine.name.clone(),
             host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
-            port: engine.url.port_u16().unwrap_or(80),
+            port: engine.port(),
             bootstrap_port: engine.bootstrap_port,
             authority: HeaderValue::from_str(&engine.name).expect("part of a URL"),
+            tls,
             connect_timeout: options.connect_timeout,
             response_timeout: options.response_timeout,
+            silence_timeout: options.silence_timeout,
             idle: Mutex::default(),
-        }
+        })
+    }
+
+    pub fn is_https(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Whether an engine that is given so is reached by this.
+    pub fn is_of(&self, engine: &EngineSpec) -> bool {
+        self.bootstrap_port == engine.bootstrap_port && self.is_https() == engine.is_https()
     }
 
     /// The response's head, and the connection that its body comes on. A kept connection may have been
@@ -137,20 +164,19 @@ impl Upstream {
     }
 
     async fn connect(&self) -> Result<Connection, Failure> {
-        let connected = TcpStream::connect((self.host.as_str(), self.port));
-        let stream = match timeout(self.connect_timeout, connected).await {
-            Ok(connected) => connected.map_err(Failure::Connect)?,
-            Err(_) => return Err(Failure::ConnectTimeout),
+        let connected = async {
+            let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            // Without it a token waits for the acknowledgement of the one before.
+            stream.set_nodelay(true)?;
+            match &self.tls {
+                None => handshake(stream).await,
+                Some((tls, name)) => handshake(tls.connect(name.clone(), stream).await?).await,
+            }
         };
-        // Without it a token waits for the acknowledgement of the one before.
-        stream.set_nodelay(true).map_err(Failure::Connect)?;
-        let (connection, driver) = http1::Builder::new()
-            .max_buf_size(MAX_HEAD)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| Failure::Connect(io::Error::other(error)))?;
-        tokio::spawn(driver);
-        Ok(connection)
+        match timeout(self.connect_timeout, connected).await {
+            Ok(connected) => connected.map_err(Failure::Connect),
+            Err(_) => Err(Failure::ConnectTimeout),
+        }
     }
 
     /// A kept connection that can take a request at once. One whose request is still being sent, as
@@ -184,6 +210,18 @@ impl Upstream {
     fn idle(&self) -> MutexGuard<'_, VecDeque<(Instant, Connection)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+async fn handshake(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> io::Result<Connection> {
+    let (connection, driver) = http1::Builder::new()
+        .max_buf_size(MAX_HEAD)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(io::Error::other)?;
+    tokio::spawn(driver);
+    Ok(connection)
 }
 
 struct Unanswered {

@@ -6,3 +6,4 @@ mod operating;
 mod pairs;
 mod proxying;
 mod retries;
+mod secure;

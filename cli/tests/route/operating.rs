@@ -165,7 +165,7 @@ fn bad_options_say_what_is_allowed() {
     for (options, reason) in [
         (&[][..], "no engine"),
         (&["--engine", "127.0.0.1:1"], "http://HOST:PORT"),
-        (&["--engine", "https://a:1"], "expected http://HOST:PORT"),
+        (&["--engine", "ftp://a:1"], "http://HOST:PORT or https://HOST"),
         (&["--engine", "http://a:1/v1"], "without a path"),
         (
             &["--engine", "http://a:1,weight=x"],

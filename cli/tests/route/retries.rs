@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
 use tokio::net::TcpListener;
 
@@ -187,6 +187,43 @@ async fn an_engine_that_hangs_is_given_up_where_that_is_wanted() {
     assert_eq!(code(&text), "engine_response_timeout");
     router.is_at_rest().await;
     engine.until_count("aborted", 1).await;
+}
+
+#[tokio::test]
+async fn an_engine_that_falls_silent_is_given_up_where_that_is_wanted() {
+    let engine = scripted(|mut talk| {
+        Box::pin(async move {
+            talk.request().await;
+            talk.say("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\na begin").await;
+            std::future::pending().await
+        })
+    })
+    .await;
+    let router = router_before(&[&engine], &["--silence-timeout", "50ms"]);
+    let response = router.send(post("/generate", &ask(1))).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(patiently(response.into_body().collect()).await.is_err(), "the response breaks off");
+    router.is_at_rest().await;
+    assert_eq!(router.total("broken").await, 1);
+}
+
+/// The engine has long sent everything: what waits is the client.
+#[tokio::test]
+async fn a_client_that_reads_late_makes_no_engine_silent() {
+    const LENGTH: usize = 32 << 20;
+    let engine = scripted(|mut talk| {
+        Box::pin(async move {
+            talk.request().await;
+            talk.say(&format!("HTTP/1.1 200 OK\r\ncontent-length: {LENGTH}\r\n\r\n")).await;
+            talk.say(&"a".repeat(LENGTH)).await;
+        })
+    })
+    .await;
+    let router = router_before(&[&engine], &["--silence-timeout", "1s"]);
+    let response = router.send(post("/generate", &ask(1))).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    assert_eq!(text(response).await.1.len(), LENGTH);
+    router.is_at_rest().await;
 }
 
 #[tokio::test]
