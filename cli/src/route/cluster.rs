@@ -137,13 +137,10 @@ impl Cluster {
             false => None,
         };
         let upstream = |spec: &EngineSpec| match engines.get(&spec.name) {
-            Some(known) if known.upstream.is_of(spec) => Ok(known.upstream.clone()),
-            _ => {
-                let tls = tls.clone().filter(|_| spec.is_https());
-                Ok(Arc::new(Upstream::new(spec, tls, options)?))
-            }
+            Some(known) if known.upstream.is_of(spec) => known.upstream.clone(),
+            _ => Arc::new(Upstream::new(spec, tls.as_ref(), options)),
         };
-        specs.iter().map(upstream).collect()
+        Ok(specs.iter().map(upstream).collect())
     }
 
     /// Whoever is dispatched to a new worker waits for its entry, which is made under one lock with it.

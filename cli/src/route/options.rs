@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, ValueEnum};
 use evenkeel::{Policy, Tuning};
-use evenkeel_monitor::{CertificateDer, Uri, host_port};
+use evenkeel_monitor::{CertificateDer, Uri, host_port, tls};
 use hyper::header::HeaderName;
 use hyper::http::uri::Scheme;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{ServerName, pem::PemObject as _};
 
 use crate::{Cli, Command, hash_load_factor, number, time};
 
@@ -232,6 +232,8 @@ pub struct EngineSpec {
     pub url: Uri,
     /// `host:port`.
     pub name: String,
+    /// Of https engines.
+    pub server_name: Option<ServerName<'static>>,
     pub dp_size: u32,
     pub weight: u32,
     pub max_in_flight: u32,
@@ -252,8 +254,19 @@ impl FromStr for EngineSpec {
         if url.path() != "/" {
             return Err("expected http[s]://HOST:PORT, without a path".into());
         }
-        let mut engine =
-            Self { url, name, dp_size: 1, weight: 1, max_in_flight: 0, bootstrap_port: 8998 };
+        let server_name = match url.scheme() == Some(&Scheme::HTTPS) {
+            true => Some(tls::server_name(url.host().unwrap_or_default())),
+            false => None,
+        };
+        let mut engine = Self {
+            url,
+            name,
+            server_name: server_name.transpose().map_err(|error| error.to_string())?,
+            dp_size: 1,
+            weight: 1,
+            max_in_flight: 0,
+            bootstrap_port: 8998,
+        };
         for part in parts {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             let said = |why| format!("{key} is {value:?}: {why}");
@@ -280,7 +293,7 @@ impl FromStr for EngineSpec {
 
 impl EngineSpec {
     pub fn is_https(&self) -> bool {
-        self.url.scheme() == Some(&Scheme::HTTPS)
+        self.server_name.is_some()
     }
 
     pub fn port(&self) -> u16 {

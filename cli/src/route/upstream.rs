@@ -5,7 +5,6 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use evenkeel_monitor::tls;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::HeaderValue;
@@ -61,29 +60,21 @@ pub enum Failure {
 }
 
 impl Upstream {
-    /// https, if there is a connector to trust it by.
-    pub fn new(
-        engine: &EngineSpec,
-        tls: Option<TlsConnector>,
-        options: &RouteOptions,
-    ) -> Result<Self, evenkeel_monitor::Error> {
+    /// https engines are trusted by what connects.
+    pub fn new(engine: &EngineSpec, tls: Option<&TlsConnector>, options: &RouteOptions) -> Self {
         let host = engine.url.host().unwrap_or_default();
-        let tls = match tls {
-            Some(connector) => Some((connector, tls::server_name(host)?)),
-            None => None,
-        };
-        Ok(Self {
+        Self {
             name: engine.name.clone(),
             host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
             port: engine.port(),
             bootstrap_port: engine.bootstrap_port,
             authority: HeaderValue::from_str(&engine.name).expect("part of a URL"),
-            tls,
+            tls: tls.cloned().zip(engine.server_name.clone()),
             connect_timeout: options.connect_timeout,
             response_timeout: options.response_timeout,
             silence_timeout: options.silence_timeout,
             idle: Mutex::default(),
-        })
+        }
     }
 
     pub fn is_https(&self) -> bool {

@@ -167,6 +167,7 @@ fn bad_options_say_what_is_allowed() {
         (&["--engine", "127.0.0.1:1"], "http://HOST:PORT"),
         (&["--engine", "ftp://a:1"], "http://HOST:PORT or https://HOST"),
         (&["--engine", "http://a:1/v1"], "without a path"),
+        (&["--engine", "https://a..b:1"], "the URL's host is a..b"),
         (
             &["--engine", "http://a:1,weight=x"],
             "weight is \"x\": expected a whole number from 0 to 1000000",
