@@ -6,6 +6,7 @@ mod load;
 mod metrics;
 mod mock_engine;
 mod model;
+mod net;
 mod new_file;
 mod report;
 mod route;

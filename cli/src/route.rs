@@ -12,22 +12,18 @@ mod body;
 mod cluster;
 mod pair;
 mod proxy;
+mod downstream;
 mod status;
 
-use std::convert::Infallible;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::server::graceful::GracefulShutdown;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use tokio::net::{TcpListener, TcpStream};
+use metrics_util::MetricKindMask;
 use tokio::select;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
@@ -35,11 +31,12 @@ use tokio::time::sleep;
 use self::cluster::Cluster;
 use self::options::Log;
 pub use self::options::RouteOptions;
-use self::proxy::Client;
-use self::upstream::MAX_HEAD;
+use crate::net::{listen, raise_descriptor_limit};
 
-/// A client that begins no request for so long on an open connection is left.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+/// Of the monitor's histogram.
+const POLL_SECONDS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+/// Counters of engines that left are told for so long.
+const LONGEST_IDLE: Duration = Duration::from_secs(600);
 
 struct Router {
     options: RouteOptions,
@@ -57,6 +54,7 @@ pub fn run(options: RouteOptions) -> Result<ExitCode> {
     let flags = options;
     let options = flags.with_file()?;
     log(&options);
+    raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(options.threads)
         .enable_all()
@@ -68,7 +66,11 @@ pub fn run(options: RouteOptions) -> Result<ExitCode> {
 }
 
 fn log(options: &RouteOptions) {
-    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(options.log_level);
+    // Where the log can't be written, nothing can be said of it either; it ends nothing.
+    let log = tracing_subscriber::fmt()
+        .log_internal_errors(false)
+        .with_writer(io::stderr)
+        .with_max_level(options.log_level);
     match options.log {
         Log::Text => log.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
         Log::Json => log.json().init(),
@@ -78,7 +80,10 @@ fn log(options: &RouteOptions) {
 async fn serve(flags: RouteOptions, options: RouteOptions) -> Result<ExitCode> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
-    let monitor_metrics = PrometheusBuilder::new().install_recorder()?;
+    let monitor_metrics = PrometheusBuilder::new()
+        .set_buckets(&POLL_SECONDS)?
+        .idle_timeout(MetricKindMask::COUNTER | MetricKindMask::HISTOGRAM, Some(LONGEST_IDLE))
+        .install_recorder()?;
     let cluster = || Cluster::new(&options).map(Box::new);
     let mode = match options.engine.is_empty() {
         false => Mode::Single(cluster()?),
@@ -92,26 +97,36 @@ async fn serve(flags: RouteOptions, options: RouteOptions) -> Result<ExitCode> {
     });
     router.set(&options).await?;
     tokio::spawn(keep_up(router.clone()));
-    let listener = TcpListener::bind(options.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", options.listen))?;
+    let listener =
+        listen(options.listen).with_context(|| format!("cannot listen on {}", options.listen))?;
     writeln!(io::stdout(), "http://{}", listener.local_addr()?)?;
     tracing::info!(listen = %listener.local_addr()?, "ready");
 
     let graceful = GracefulShutdown::new();
+    let mut refused = false;
+    let mut current = options.clone();
     loop {
         select! {
             () = any(&mut terminate) => break,
-            _ = hangup.recv() => match router.reload(&flags).await {
-                Ok(()) => tracing::info!("the configuration was read again"),
+            _ = hangup.recv() => match router.reload(&flags, &current).await {
+                Ok(read) => {
+                    current = read;
+                    tracing::info!("the configuration was read again");
+                }
                 Err(error) => tracing::error!("the configuration stays as it was: {error:#}"),
             },
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    tokio::spawn(converse(router.clone(), stream, peer, graceful.watcher()));
+                    refused = false;
+                    tokio::spawn(downstream::converse(router.clone(), stream, peer, graceful.watcher()));
                 }
                 // No descriptor is left, or the client is gone: others may be served later.
-                Err(_) => sleep(Duration::from_millis(10)).await,
+                Err(error) => {
+                    if !std::mem::replace(&mut refused, true) {
+                        tracing::warn!("a connection can't be accepted: {error}");
+                    }
+                    sleep(Duration::from_millis(10)).await;
+                }
             },
         }
     }
@@ -146,22 +161,6 @@ async fn any(signals: &mut [Signal; 2]) {
     }
 }
 
-async fn converse(router: Arc<Router>, stream: TcpStream, peer: SocketAddr, watcher: Watcher) {
-    // Without it a token waits for the acknowledgement of the one before.
-    stream.set_nodelay(true).ok();
-    let client = Client::new(peer.ip());
-    let service = service_fn(|request| async {
-        Ok::<_, Infallible>(proxy::respond(&router, &client, request).await)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service);
-    // A client that left early, or that broke off a response with its engine, is no error of ours.
-    watcher.watch(connection).await.ok();
-}
-
 impl Router {
     fn clusters(&self) -> impl Iterator<Item = (&'static str, &Cluster)> {
         let (one, other) = match &self.mode {
@@ -184,7 +183,8 @@ impl Router {
         }
     }
 
-    async fn reload(&self, flags: &RouteOptions) -> Result<()> {
+    /// What holds then; if anything is wrong, what held before does.
+    async fn reload(&self, flags: &RouteOptions, current: &RouteOptions) -> Result<RouteOptions> {
         let options = flags.with_file()?;
         if options.engine.is_empty() != self.options.engine.is_empty() {
             bail!("engines and prefill-decode pairs change into each other only by a new start");
@@ -192,6 +192,12 @@ impl Router {
         if options.lasting() != self.options.lasting() {
             bail!("only engines, policies and what these go by change without a new start");
         }
-        self.set(&options).await
+        if let Err(error) = self.set(&options).await {
+            // Of a pair one side may have changed already.
+            let restored = self.set(current).await;
+            restored.with_context(|| format!("{error:#}; and what was before is not all back"))?;
+            return Err(error);
+        }
+        Ok(options)
     }
 }

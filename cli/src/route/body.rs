@@ -2,15 +2,18 @@
 //! which holds what its request counts.
 
 use std::error::Error;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use bytes::BytesMut;
 use evenkeel::InFlight;
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::HeaderMap;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::cluster::Worker;
 use super::pair::PrefillRun;
@@ -26,11 +29,28 @@ pub enum RequestBody {
     Streamed { source: Arc<Source>, attempt: u32, next: usize },
 }
 
+/// A part of a body that is kept takes at least so much memory.
+const LEAST_KEPT: usize = 128;
+
+/// The client sent nothing of its body for so long.
+#[derive(Debug)]
+pub struct ClientSilent(Duration);
+
+impl fmt::Display for ClientSilent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nothing came for {:?}", self.0)
+    }
+}
+
+impl Error for ClientSilent {}
+
 /// A client's body. What was read of it is kept up to a limit, so that it can be sent again from its
 /// start without anyone having waited for its end.
 pub struct Source {
     length: SizeHint,
     limit: usize,
+    /// The longest that the client may be silent.
+    patience: Duration,
     state: Mutex<State>,
 }
 
@@ -44,26 +64,34 @@ struct State {
     replayable: bool,
     /// Bodies of earlier attempts, which connections that end may still hold, get no more of it.
     attempt: u32,
+    silence: Silence,
 }
 
 impl Source {
-    pub fn new(body: Incoming, limit: usize) -> Arc<Self> {
+    pub fn new(body: Incoming, limit: usize, patience: Duration) -> Arc<Self> {
         let length = body.size_hint();
-        Self::begun(Vec::new(), body, length, limit)
+        Self::begun(Bytes::new(), body, length, limit, patience)
     }
 
     /// Of a body that was read in part.
-    fn begun(kept: Vec<Bytes>, rest: Incoming, length: SizeHint, limit: usize) -> Arc<Self> {
-        let kept_bytes = kept.iter().map(Bytes::len).sum();
+    fn begun(
+        kept: Bytes,
+        rest: Incoming,
+        length: SizeHint,
+        limit: usize,
+        patience: Duration,
+    ) -> Arc<Self> {
+        let kept_bytes = kept.len();
         let state = State {
-            kept,
+            kept: if kept.is_empty() { Vec::new() } else { vec![kept] },
             kept_bytes,
             trailers: None,
             rest: Some(rest),
             replayable: true,
             attempt: 0,
+            silence: Silence::default(),
         };
-        Arc::new(Self { length, limit, state: Mutex::new(state) })
+        Arc::new(Self { length, limit, patience, state: Mutex::new(state) })
     }
 
     /// The body from its start, if that can still be had.
@@ -101,11 +129,13 @@ impl Source {
             *next += 1;
             return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
         };
-        let frame = match ready!(Pin::new(rest).poll_frame(context)) {
+        let frame = Pin::new(rest).poll_frame(context).map_err(BoxError::from);
+        let silent = |longest| Some(Err(ClientSilent(longest).into()));
+        let frame = match ready!(state.silence.check(frame, Some(self.patience), silent, context)) {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
                 state.replayable = false;
-                return Poll::Ready(Some(Err(error.into())));
+                return Poll::Ready(Some(Err(error)));
             }
             None => {
                 state.rest = None;
@@ -113,7 +143,7 @@ impl Source {
             }
         };
         if let Some(data) = frame.data_ref() {
-            state.kept_bytes += data.len();
+            state.kept_bytes += data.len().max(LEAST_KEPT);
             if state.kept_bytes <= self.limit {
                 state.kept.push(data.clone());
                 *next += 1;
@@ -165,26 +195,34 @@ pub enum Read {
     Beyond(Arc<Source>),
 }
 
-pub async fn read(mut body: Incoming, limit: usize) -> hyper::Result<Read> {
+pub async fn read(mut body: Incoming, limit: usize, patience: Duration) -> Result<Read, BoxError> {
     use http_body_util::BodyExt as _;
     let length = body.size_hint();
     if length.lower() > limit as u64 {
-        return Ok(Read::Beyond(Source::new(body, limit)));
+        return Ok(Read::Beyond(Source::new(body, limit, patience)));
     }
-    let (mut kept, mut bytes) = (Vec::new(), 0);
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame?.into_data() {
-            bytes += data.len();
-            kept.push(data);
-            if bytes > limit {
-                return Ok(Read::Beyond(Source::begun(kept, body, length, limit)));
+    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
+    let whole = |first: Bytes, all: BytesMut| if all.is_empty() { first } else { all.freeze() };
+    let next = async |body: &mut Incoming| {
+        timeout(patience, body.frame()).await.map_err(|_| ClientSilent(patience))
+    };
+    while let Some(frame) = next(&mut body).await? {
+        let Ok(data) = frame?.into_data() else { continue };
+        if first.is_empty() {
+            // Most bodies come in one part, which is not copied.
+            first = data;
+        } else {
+            if all.is_empty() {
+                all.extend_from_slice(&first);
             }
+            all.extend_from_slice(&data);
+        }
+        if first.len().max(all.len()) > limit {
+            let kept = whole(first, all);
+            return Ok(Read::Beyond(Source::begun(kept, body, length, limit, patience)));
         }
     }
-    Ok(Read::Whole(match kept.len() {
-        1 => kept.swap_remove(0),
-        _ => kept.concat().into(),
-    }))
+    Ok(Read::Whole(whole(first, all)))
 }
 
 /// What is sent to the client.
@@ -199,9 +237,31 @@ pub enum ResponseBody {
 pub struct Reply {
     body: Incoming,
     held: Option<Held>,
-    /// Runs out when the engine has been silent for too long. A client that reads nothing makes no
-    /// engine silent: it begins when more is asked for and nothing is there.
-    silence: Option<Pin<Box<Sleep>>>,
+    silence: Silence,
+}
+
+/// How long nothing has come of a body. It begins when more is asked for and nothing is there: whoever
+/// reads slowly makes no sender silent.
+#[derive(Default)]
+struct Silence(Option<Pin<Box<Sleep>>>);
+
+impl Silence {
+    /// What has come, or `silent` if that took longer than the longest allowed.
+    fn check<T>(
+        &mut self,
+        polled: Poll<T>,
+        longest: Option<Duration>,
+        silent: impl FnOnce(Duration) -> T,
+        context: &mut Context<'_>,
+    ) -> Poll<T> {
+        if polled.is_ready() {
+            self.0 = None;
+            return polled;
+        }
+        let Some(longest) = longest else { return Poll::Pending };
+        let silence = self.0.get_or_insert_with(|| Box::pin(sleep(longest)));
+        silence.as_mut().poll(context).map(|()| silent(longest))
+    }
 }
 
 pub struct Held {
@@ -219,7 +279,7 @@ impl ResponseBody {
 
 impl Reply {
     pub fn new(body: Incoming, held: Held) -> Self {
-        let mut reply = Self { body, held: Some(held), silence: None };
+        let mut reply = Self { body, held: Some(held), silence: Silence::default() };
         reply.end_if_ended();
         reply
     }
@@ -228,15 +288,10 @@ impl Reply {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            self.silence = None;
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
-        }
+        let frame = Pin::new(&mut self.body).poll_frame(context).map_err(BoxError::from);
         let longest = self.held.as_ref().and_then(|held| held.worker.upstream.silence_timeout);
-        let Some(longest) = longest else { return Poll::Pending };
-        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(longest)));
-        ready!(silence.as_mut().poll(context));
-        Poll::Ready(Some(Err(format!("nothing for {longest:?}").into())))
+        let silent = |longest: Duration| Some(Err(format!("nothing for {longest:?}").into()));
+        self.silence.check(frame, longest, silent, context)
     }
 
     fn end_if_ended(&mut self) {
@@ -284,6 +339,10 @@ impl Body for ResponseBody {
                     && frame.data_ref().is_some_and(|data| !data.is_empty())
                 {
                     prefill.first_token();
+                }
+                // hyper asks for nothing after trailers.
+                if frame.is_trailers() {
+                    reply.end();
                 }
                 reply.end_if_ended();
             }

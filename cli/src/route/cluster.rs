@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::{Context, Result};
-use evenkeel::{InFlight, Pool, PoolConfig, Request, Tuning, WorkerConfig, WorkerId, WorkerStats};
+use evenkeel::{
+    InFlight, Pool, PoolConfig, Request, Tuning, Vetoes, WorkerConfig, WorkerId, WorkerStats,
+};
 use evenkeel_monitor::{CertificateDer, Engine, EngineStatus, Monitor, Options, tls, worker_label};
 use hyper::header::HeaderValue;
 use tokio::sync::Mutex;
@@ -36,13 +38,14 @@ pub struct Cluster {
     workers: RwLock<HashMap<WorkerId, Arc<Worker>>>,
     engines: Mutex<HashMap<String, Known>>,
     monitor: Option<Monitor>,
-    bearer: Option<String>,
     roots: Vec<CertificateDer<'static>>,
 }
 
 struct Known {
     upstream: Arc<Upstream>,
     workers: Vec<WorkerId>,
+    /// For polls.
+    bearer: Option<String>,
 }
 
 impl Cluster {
@@ -62,14 +65,7 @@ impl Cluster {
                 },
             )?),
         };
-        Ok(Self {
-            pool,
-            workers: RwLock::default(),
-            engines: Mutex::default(),
-            monitor,
-            bearer: options.poll_key()?,
-            roots,
-        })
+        Ok(Self { pool, workers: RwLock::default(), engines: Mutex::default(), monitor, roots })
     }
 
     /// Makes these the engines. Those that stay keep their requests, counts and connections; those
@@ -85,14 +81,19 @@ impl Cluster {
             .iter()
             .map(|spec| (0..spec.dp_size).map(|rank| worker_label(&spec.name, rank)).collect())
             .collect();
+        let statuses = self.engines();
+        let silent = |name| statuses.iter().any(|engine| engine.vetoed && engine.name == name);
         let members: Vec<_> = specs
             .iter()
             .zip(&labels)
             .flat_map(|(spec, labels)| {
-                labels.iter().map(|label| {
+                // A rank more of an engine that answers nothing waits for its answer, too.
+                let vetoes = if silent(&*spec.name) { Vetoes::HEALTH } else { Vetoes::NONE };
+                labels.iter().map(move |label| {
                     let config = WorkerConfig {
                         weight: spec.weight,
                         max_in_flight: spec.max_in_flight,
+                        vetoes,
                         label,
                         ..WorkerConfig::default()
                     };
@@ -100,15 +101,18 @@ impl Cluster {
                 })
             })
             .collect();
+        let bearer = options.poll_key()?;
         let upstreams = self.upstreams(specs, &engines, options)?;
-        let now = self.change(specs, &labels, &members, upstreams)?;
+        let now = self.change(specs, &labels, &members, upstreams, &bearer)?;
         self.pool.tune(tuning)?;
         let before = std::mem::replace(&mut *engines, now);
 
         let Some(monitor) = &self.monitor else { return Ok(()) };
         for (name, old) in before {
             let stays = |new: &Known| {
-                new.workers == old.workers && new.upstream.is_https() == old.upstream.is_https()
+                new.workers == old.workers
+                    && new.bearer == old.bearer
+                    && new.upstream.is_https() == old.upstream.is_https()
             };
             if !engines.get(&name).is_some_and(stays) {
                 monitor.remove(&name).await;
@@ -119,7 +123,7 @@ impl Cluster {
             monitor.add(Engine {
                 url: spec.url.clone(),
                 workers: engines[&spec.name].workers.clone(),
-                bearer: self.bearer.clone(),
+                bearer: bearer.clone(),
             })?;
         }
         Ok(())
@@ -150,6 +154,7 @@ impl Cluster {
         labels: &[Vec<String>],
         members: &[(u64, Option<WorkerConfig<'_>>)],
         upstreams: Vec<Arc<Upstream>>,
+        bearer: &Option<String>,
     ) -> Result<HashMap<String, Known>> {
         let mut workers = self.workers.write().unwrap_or_else(PoisonError::into_inner);
         self.pool.set_members(members).context("the engines")?;
@@ -167,7 +172,7 @@ impl Cluster {
                 workers.insert(id, Arc::new(worker));
                 ids.push(id);
             }
-            now.insert(spec.name.clone(), Known { upstream, workers: ids });
+            now.insert(spec.name.clone(), Known { upstream, workers: ids, bearer: bearer.clone() });
         }
         let alive: Vec<WorkerId> = self.pool.stats()?.iter().map(|stats| stats.worker).collect();
         workers.retain(|id, _| alive.contains(id));

@@ -1,14 +1,13 @@
 //! What the router is told: flags, and a file of the same settings.
 
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use clap::{Args, Parser, ValueEnum};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{ArgAction, Args, Parser, ValueEnum};
 use evenkeel::{Policy, Tuning};
 use evenkeel_monitor::{CertificateDer, Uri, host_port, tls};
 use hyper::header::HeaderName;
@@ -80,9 +79,10 @@ pub struct RouteOptions {
     #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = hash_load_factor)]
     hash_load_factor: u32,
 
-    /// Workers without a reported load compete also where others have one
-    #[arg(long)]
-    unreported_compete: bool,
+    /// Whether workers without a reported load compete also where others have one [default: true under
+    /// least_requests, which takes loads for ties alone; else false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    unreported_compete: Option<bool>,
 
     /// Header that consistent_hashing goes by; requests without it go by their client's address
     #[arg(long, value_name = "NAME", default_value = "x-session-id")]
@@ -115,6 +115,11 @@ pub struct RouteOptions {
     #[arg(long, value_name = "TIME",
           value_parser = |text: &str| time(text, Duration::from_millis(1)))]
     pub response_timeout: Option<Duration>,
+
+    /// Longest that a client may take for a request's head, or be silent within its body
+    #[arg(long, value_name = "TIME", default_value = "75s",
+          value_parser = |text: &str| time(text, Duration::from_millis(1)))]
+    pub client_timeout: Duration,
 
     /// Longest that an engine may be silent within a response [default: for ever]
     #[arg(long, value_name = "TIME",
@@ -250,9 +255,10 @@ impl FromStr for EngineSpec {
             .unwrap_or_default()
             .parse()
             .map_err(|error| format!("{error}; expected http[s]://HOST:PORT"))?;
-        let name = host_port(&url).map_err(|error| error.to_string())?;
+        let allowed = "expected http[s]://HOST:PORT, without a user or a path";
+        let name = host_port(&url).map_err(|_| allowed)?;
         if url.path() != "/" {
-            return Err("expected http[s]://HOST:PORT, without a path".into());
+            return Err(allowed.into());
         }
         let server_name = match url.scheme() == Some(&Scheme::HTTPS) {
             true => Some(tls::server_name(url.host().unwrap_or_default())),
@@ -267,8 +273,13 @@ impl FromStr for EngineSpec {
             max_in_flight: 0,
             bootstrap_port: 8998,
         };
+        let mut given = Vec::new();
         for part in parts {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            if given.contains(&key) {
+                return Err(format!("{key} is given twice; each is allowed once"));
+            }
+            given.push(key);
             let said = |why| format!("{key} is {value:?}: {why}");
             match key {
                 "dp_size" => engine.dp_size = number(value, 1..=1024).map_err(said)?,
@@ -333,7 +344,14 @@ impl RouteOptions {
             }
             _ => bail!("either --engine, or both --prefill and --decode, are allowed"),
         }
+        if self.prefill.is_empty() && (self.prefill_policy.or(self.decode_policy)).is_some() {
+            bail!("--prefill-policy and --decode-policy are for --prefill and --decode");
+        }
         for engines in [&self.engine, &self.prefill, &self.decode] {
+            if let Some(this) = engines.iter().find(|engine| engine.name == self.listen.to_string())
+            {
+                bail!("the engine {} is the router itself, by --listen", this.name);
+            }
             let mut names: Vec<_> = engines.iter().map(|engine| &engine.name).collect();
             names.sort_unstable();
             if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -372,7 +390,7 @@ impl RouteOptions {
         Ok(Tuning {
             policy,
             request_tokens: self.request_tokens,
-            unreported_compete: self.unreported_compete,
+            unreported_compete: self.unreported_compete.unwrap_or(policy == Policy::LeastRequests),
             hash_load_factor: self.hash_load_factor,
             ..Tuning::default()
         })
@@ -415,7 +433,9 @@ impl RouteOptions {
             p2c_load_metric: None,
             request_tokens: 0,
             hash_load_factor: 0,
-            unreported_compete: false,
+            unreported_compete: None,
+            poll_key_file: None,
+            poll_key_env: None,
             ..self.clone()
         }
     }
@@ -427,29 +447,37 @@ fn flags_of(path: &Path) -> Result<Vec<OsString>> {
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let table: toml::Table =
         toml::from_str(&text).with_context(|| format!("{} is no TOML", path.display()))?;
+    let command = RouteOptions::augment_args(clap::Command::new("route"));
     let mut flags = Vec::new();
-    let with_value = |name: &str, value: &dyn Display| format!("--{name}={value}");
     for (name, value) in table {
         let name = name.replace('_', "-");
-        if name == "config" {
-            bail!("{}: config is no setting of a file", path.display());
-        }
-        let values = match value {
-            toml::Value::Array(values) => values,
-            value => vec![value],
+        let wrong = |why: &str| anyhow!("{}: {name} {why}", path.display());
+        let mut settings = command.get_arguments().filter(|setting| setting.get_id() != "config");
+        let setting = settings.find(|setting| setting.get_long() == Some(&name));
+        let setting = setting.ok_or_else(|| wrong("is no setting of a file"))?;
+        let values = match (value, setting.get_action()) {
+            (toml::Value::Array(values), ArgAction::Append) => values,
+            (toml::Value::Array(_), _) => return Err(wrong("is a list; one value is allowed")),
+            (value, _) => vec![value],
         };
+        let is_switch = matches!(setting.get_action(), ArgAction::SetTrue);
         for value in values {
-            let flag = match value {
-                toml::Value::String(text) => with_value(&name, &text),
-                toml::Value::Integer(number) => with_value(&name, &number),
-                toml::Value::Boolean(true) => format!("--{name}"),
-                toml::Value::Boolean(false) => continue,
-                other => bail!(
-                    "{}: {name} is {other:?}; text, a whole number, true, false or a list of them is allowed",
-                    path.display()
-                ),
+            let text = match value {
+                toml::Value::Boolean(false) if is_switch => continue,
+                toml::Value::Boolean(true) if is_switch => {
+                    flags.push(format!("--{name}").into());
+                    continue;
+                }
+                _ if is_switch => return Err(wrong("is true or false; nothing else is allowed")),
+                toml::Value::String(text) => text,
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Boolean(bool) => bool.to_string(),
+                other => {
+                    let why = "text, a whole number, true, false or a list of them is allowed";
+                    return Err(wrong(&format!("is {other}; {why}")));
+                }
             };
-            flags.push(flag.into());
+            flags.push(format!("--{name}={text}").into());
         }
     }
     Ok(flags)

@@ -4,14 +4,16 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use evenkeel::InFlight;
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use hyper::http::request::Parts;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use tokio::select;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use super::Router;
 use super::body::{self, Held, Read, RequestBody};
@@ -22,6 +24,9 @@ use super::proxy::{self, ClientResponse, Cost};
 use super::status::{COUNTERS, count};
 use super::upstream::{Connection, Failure};
 
+/// How much longer than decode a prefill may talk.
+const LONGEST_REST: Duration = Duration::from_secs(10);
+
 pub async fn forward(
     router: &Router,
     prefill: &Cluster,
@@ -31,13 +36,13 @@ pub async fn forward(
     body: Incoming,
 ) -> ClientResponse {
     let options = &router.options;
-    let bytes = match body::read(body, options.body_limit).await {
+    let bytes = match body::read(body, options.body_limit, options.client_timeout).await {
         Ok(Read::Whole(bytes)) => bytes,
         Ok(Read::Beyond(_)) => {
             let message = format!("a body of a pair has at most {} bytes", options.body_limit);
             return proxy::error(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", &message, None);
         }
-        Err(error) => return proxy::broken_off(&error),
+        Err(error) => return proxy::broken_off(&*error),
     };
     let Some(object) = Object::parse(&bytes) else {
         let message = "the body is no JSON object; prefill-decode pairs need one";
@@ -58,7 +63,7 @@ pub async fn forward(
             Err(end) => end,
         };
         if !end.may_retry || retries == options.retries {
-            return end.response;
+            return (end.response)();
         }
         let failing = if end.of_prefill { &on_prefill } else { &on_decode };
         let (cluster, excluded) = match end.of_prefill {
@@ -70,18 +75,19 @@ pub async fn forward(
             choose(prefill, &no_prefill).and_then(|one| Ok((one, choose(decode, &no_decode)?)));
         match both {
             Ok(next) => pair = next,
-            Err(_) => return end.response,
+            Err(_) => return (end.response)(),
         }
         count(&COUNTERS.retries);
     }
     unreachable!("the loop has no other end")
 }
 
-/// A pair that did not come about, and what the client hears if no other does.
+/// A pair that did not come about.
 struct End {
     of_prefill: bool,
     may_retry: bool,
-    response: ClientResponse,
+    /// What the client hears if no other pair does.
+    response: Box<dyn FnOnce() -> ClientResponse + Send>,
 }
 
 async fn attempt(
@@ -123,40 +129,44 @@ async fn attempt(
             // A decode that was refused has no use for its prefill.
             let prefill = (!refused).then_some(prefill);
             let held = Held { in_flight, worker, connection, prefill };
-            let response = proxy::to_client(response, held);
-            if may_retry {
-                Err(End { of_prefill: false, may_retry, response })
-            } else {
-                Ok(response)
+            let response = || proxy::to_client(response, held);
+            match may_retry {
+                true => Err(End { of_prefill: false, may_retry, response: Box::new(response) }),
+                false => Ok(response()),
             }
         }
         Ok(Err(failure)) => Err(End {
             of_prefill: false,
             may_retry: failure.may_retry(&parts.method),
-            response: proxy::failed(&worker, &failure),
+            response: Box::new(move || proxy::failed(&worker, &failure)),
         }),
         Err(PrefillFailure::Refused(response, connection)) => {
             let may_retry = response.status() == StatusCode::SERVICE_UNAVAILABLE;
-            let response = match prefill.in_flight.take() {
+            let worker = prefill.worker.clone();
+            let in_flight = prefill.in_flight.take();
+            let response = move || match in_flight {
                 Some(in_flight) => {
-                    let worker = prefill.worker.clone();
                     let held = Held { in_flight, worker, connection, prefill: None };
                     proxy::to_client(response, held)
                 }
-                None => proxy::gone(&prefill.worker),
+                None => proxy::gone(&worker),
             };
-            Err(End { of_prefill: true, may_retry, response })
+            Err(End { of_prefill: true, may_retry, response: Box::new(response) })
         }
-        Err(PrefillFailure::None(failure)) => Err(End {
-            of_prefill: true,
-            may_retry: failure.may_retry(&parts.method),
-            response: proxy::failed(&prefill.worker, &failure),
-        }),
-        Err(PrefillFailure::Broken(error)) => Err(End {
-            of_prefill: true,
-            may_retry: false,
-            response: proxy::failed(&prefill.worker, &Failure::Invalid(error)),
-        }),
+        Err(PrefillFailure::None(failure)) => Err(of_prefill(&prefill, failure)),
+        Err(PrefillFailure::Broken(error)) => {
+            Err(End { may_retry: true, ..of_prefill(&prefill, Failure::Invalid(error)) })
+        }
+    }
+}
+
+/// The prefill engine gave no response, or not all of it.
+fn of_prefill(prefill: &PrefillRun, failure: Failure) -> End {
+    let worker = prefill.worker.clone();
+    End {
+        of_prefill: true,
+        may_retry: failure.may_retry(&Method::POST),
+        response: Box::new(move || proxy::failed(&worker, &failure)),
     }
 }
 
@@ -255,8 +265,13 @@ impl PrefillRun {
                 self.ended = true;
                 match result {
                     Ok(Err(failure)) => Poll::Ready(failure),
+                    Ok(Ok(())) => {
+                        // It ends with the first token, also if decode keeps that for itself yet.
+                        self.first_token();
+                        Poll::Pending
+                    }
                     // It is cancelled by its owner alone, which asks no more then.
-                    Ok(Ok(())) | Err(_) => Poll::Pending,
+                    Err(_) => Poll::Pending,
                 }
             }
         }
@@ -280,10 +295,17 @@ impl PrefillRun {
         }
     }
 
-    /// Decode has ended well; what prefill may still have to say is read, so that its connection
-    /// can be used again.
+    /// Decode has ended well; what prefill may still have to say is read for a while, so that its
+    /// connection can be used again.
     pub fn let_end(mut self) {
         self.ended = true;
+        let task = self.task.abort_handle();
+        if !task.is_finished() {
+            tokio::spawn(async move {
+                sleep(LONGEST_REST).await;
+                task.abort();
+            });
+        }
     }
 }
 

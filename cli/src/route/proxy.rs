@@ -1,6 +1,7 @@
 //! One request's life: its head made fit for an engine, a worker chosen and counted, the request sent,
 //! perhaps again to another worker, and the response's head made fit for the client.
 
+use std::error::Error as _;
 use std::net::IpAddr;
 
 use evenkeel::{Error, WorkerId};
@@ -11,7 +12,7 @@ use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use serde_json::{Value, json};
 
-use super::body::{self, Held, Read, Reply, RequestBody, ResponseBody, Source};
+use super::body::{self, ClientSilent, Held, Read, Reply, RequestBody, ResponseBody, Source};
 use super::cluster::{Cluster, Worker};
 use super::json::Object;
 use super::options::DpRankIn;
@@ -125,13 +126,13 @@ async fn forward(
     let payload = if body.is_end_stream() {
         Payload::Empty
     } else if options.dp_rank_in == DpRankIn::Body {
-        match body::read(body, options.body_limit).await {
+        match body::read(body, options.body_limit, options.client_timeout).await {
             Ok(Read::Whole(bytes)) => Payload::Whole(bytes),
             Ok(Read::Beyond(source)) => Payload::Streamed(source),
-            Err(error) => return broken_off(&error),
+            Err(error) => return broken_off(&*error),
         }
     } else {
-        Payload::Streamed(Source::new(body, options.body_limit))
+        Payload::Streamed(Source::new(body, options.body_limit, options.client_timeout))
     };
     let object = match &payload {
         Payload::Whole(bytes) => Object::parse(bytes),
@@ -318,6 +319,10 @@ fn to_engine(parts: &mut Parts, client: &Client) -> Result<(), Refusal> {
 /// Makes an engine's response one for the client.
 pub fn to_client(response: Response<Incoming>, held: Held) -> ClientResponse {
     let (mut head, body) = response.into_parts();
+    // Of two lengths the chunks' is the true one.
+    if head.headers.contains_key(header::TRANSFER_ENCODING) {
+        head.headers.remove(header::CONTENT_LENGTH);
+    }
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         let message = "the engine switched protocols unasked";
         let engine = Some(held.worker.upstream.name.as_str());
@@ -386,6 +391,9 @@ pub fn refused(why: &Error) -> ClientResponse {
 
 /// The engine gave no response.
 pub fn failed(worker: &Worker, failure: &Failure) -> ClientResponse {
+    if let Failure::Body(error) = failure {
+        return broken_off(error.source().unwrap_or(error));
+    }
     count(&COUNTERS.failed);
     let engine = worker.upstream.name.as_str();
     tracing::debug!(engine, "no response: {failure}");
@@ -400,9 +408,14 @@ pub fn gone(worker: &Worker) -> ClientResponse {
     error(StatusCode::BAD_GATEWAY, "engine_closed", &message, Some(engine))
 }
 
-pub fn broken_off(cause: &hyper::Error) -> ClientResponse {
+/// The client sent no whole body.
+pub fn broken_off(cause: &(dyn std::error::Error + 'static)) -> ClientResponse {
+    count(&COUNTERS.client_left);
     let message = format!("the request's body broke off: {cause}");
-    error(StatusCode::BAD_REQUEST, "incomplete_body", &message, None)
+    match cause.is::<ClientSilent>() {
+        true => error(StatusCode::REQUEST_TIMEOUT, "body_timeout", &message, None),
+        false => error(StatusCode::BAD_REQUEST, "incomplete_body", &message, None),
+    }
 }
 
 pub fn error(

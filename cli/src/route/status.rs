@@ -44,7 +44,11 @@ impl Counters {
             ("empty", "Requests refused because there was no worker", &self.empty),
             ("failed", "Requests that no engine began to answer", &self.failed),
             ("broken", "Responses that broke off", &self.broken),
-            ("client_left", "Requests whose client left before their end", &self.client_left),
+            (
+                "client_left",
+                "Requests whose client left before their end, or sent no whole body",
+                &self.client_left,
+            ),
         ]
         .map(|(name, help, counter)| (name, help, counter.load(Ordering::Relaxed)))
     }

@@ -18,6 +18,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::body::RequestBody;
 use super::options::{EngineSpec, RouteOptions};
+use crate::net::set_up;
 
 /// The most bytes of a head, from either side.
 pub const MAX_HEAD: usize = 64 << 10;
@@ -57,6 +58,8 @@ pub enum Failure {
     ResponseTimeout,
     /// What it sent is no response.
     Invalid(hyper::Error),
+    /// The client's body broke off.
+    Body(hyper::Error),
 }
 
 impl Upstream {
@@ -145,7 +148,9 @@ impl Upstream {
             let unsent = error.take_message();
             let error = error.into_error();
             let closed = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
-            let failure = if closed || is_io(&error) {
+            let failure = if error.is_user() {
+                Failure::Body(error)
+            } else if closed || is_io(&error) {
                 Failure::Closed { error, kept }
             } else {
                 Failure::Invalid(error)
@@ -157,8 +162,7 @@ impl Upstream {
     async fn connect(&self) -> Result<Connection, Failure> {
         let connected = async {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-            // Without it a token waits for the acknowledgement of the one before.
-            stream.set_nodelay(true)?;
+            set_up(&stream)?;
             match &self.tls {
                 None => handshake(stream).await,
                 Some((tls, name)) => handshake(tls.connect(name.clone(), stream).await?).await,
@@ -233,7 +237,7 @@ impl Failure {
             Self::Connect(_) | Self::ConnectTimeout => true,
             // What a generation has computed is nobody's loss.
             Self::Closed { .. } => method.is_idempotent() || *method == Method::POST,
-            Self::ResponseTimeout | Self::Invalid(_) => false,
+            Self::ResponseTimeout | Self::Invalid(_) | Self::Body(_) => false,
         }
     }
 
@@ -241,6 +245,7 @@ impl Failure {
         match self {
             Self::ConnectTimeout | Self::ResponseTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Connect(_) | Self::Closed { .. } | Self::Invalid(_) => StatusCode::BAD_GATEWAY,
+            Self::Body(_) => StatusCode::BAD_REQUEST,
         }
     }
 
@@ -251,6 +256,7 @@ impl Failure {
             Self::Closed { .. } => "engine_closed",
             Self::ResponseTimeout => "engine_response_timeout",
             Self::Invalid(_) => "engine_invalid_response",
+            Self::Body(_) => "incomplete_body",
         }
     }
 }
@@ -263,6 +269,7 @@ impl std::fmt::Display for Failure {
             Self::Closed { error, .. } => write!(f, "closed before a response: {error}"),
             Self::ResponseTimeout => f.write_str("no response in time"),
             Self::Invalid(error) => write!(f, "no valid response: {error}"),
+            Self::Body(error) => write!(f, "the request's body broke off: {error}"),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 
 use http_body_util::BodyExt;
 use hyper::StatusCode;
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
@@ -102,7 +103,7 @@ async fn fault_resets_that_wipe_live_counts() {
 }
 
 /// So many requests, which end when what is returned is dropped.
-async fn in_prefill(router: &Process, engine: &Process, count: u64) -> Vec<tokio::net::TcpStream> {
+async fn asking(router: &Process, count: u64) -> Vec<tokio::net::TcpStream> {
     let mut clients = Vec::new();
     for _ in 0..count {
         let mut stream = router.stream().await;
@@ -112,6 +113,11 @@ async fn in_prefill(router: &Process, engine: &Process, count: u64) -> Vec<tokio
         stream.write_all((head + &body).as_bytes()).await.unwrap();
         clients.push(stream);
     }
+    clients
+}
+
+async fn in_prefill(router: &Process, engine: &Process, count: u64) -> Vec<tokio::net::TcpStream> {
+    let clients = asking(router, count).await;
     engine.until_count("outstanding", count).await;
     clients
 }
@@ -196,23 +202,98 @@ async fn a_client_that_leaves_while_its_body_is_sent_ends_its_count() {
     router.is_at_rest().await;
 }
 
+/// hyper looks for the end of a connection only where nothing unread is before it.
+#[tokio::test]
+async fn a_client_that_leaves_with_something_unread_ends_its_count() {
+    let engine = slow_engine(&[]);
+    let deaf = scripted(|mut talk| {
+        Box::pin(async move {
+            talk.head().await;
+            std::future::pending().await
+        })
+    })
+    .await;
+    let body = ask(5).to_string();
+    let head = |length: usize| {
+        format!("POST /generate HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n")
+    };
+    let request = head(body.len()) + &body;
+    for (engine, request) in [
+        (engine.url(), request.clone() + "\r\n"),
+        (engine.url(), request.clone() + &request),
+        (deaf.url(), head(64 << 20) + &"a".repeat(12 << 20)),
+    ] {
+        let router = router(&["--no-polls", "--engine", &engine]);
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            let mut stream = router.stream().await;
+            // It takes with it what it has not sent; else its system would wait for room to send it first.
+            stream.set_zero_linger().unwrap();
+            let request = request.clone();
+            clients.push(tokio::spawn(async move {
+                stream.write_all(request.as_bytes()).await.ok();
+                stream
+            }));
+        }
+        router.until_in_flight(4).await;
+        for client in clients {
+            client.abort();
+            drop(client.await);
+        }
+        router.is_at_rest().await;
+        assert_eq!(router.total("client_left").await, 4);
+        assert_eq!(router.total("failed").await, 0);
+    }
+    engine.until_count("outstanding", 0).await;
+    assert_eq!(engine.count("aborted").await, 8);
+}
+
+#[tokio::test]
+async fn a_response_with_trailers_is_whole_and_its_connection_kept() {
+    let engine = answering(
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n\
+         2\r\nok\r\n0\r\nx-sum: 42\r\n\r\n",
+    )
+    .await;
+    let router = router_before(&[&engine], &[]);
+    for _ in 0..10 {
+        assert_eq!(router.post("/generate", &ask(1)).await, (StatusCode::OK, "ok".into()));
+        router.is_at_rest().await;
+    }
+    assert_eq!(router.total("client_left").await, 0);
+    assert_eq!(engine.connections(), 1);
+}
+
+/// Loads decide ties alone, so that no engine has to wait for its first, nor for one that is late.
+#[tokio::test]
+async fn engines_without_loads_get_their_share_of_least_requests() {
+    let engines = [slow_engine(&[]), slow_engine(&[]), slow_engine(&[])];
+    engines[1].control(json!({ "loads_hang": true })).await;
+    engines[2].control(json!({ "loads_shape": "truncated" })).await;
+    let urls: Vec<_> = engines.iter().map(|engine| format!("--engine={}", engine.url())).collect();
+    let router = router(&[&urls[0], &urls[1], &urls[2], "--poll-refusals", "1000000"]);
+    let loaded = async || {
+        let pool = router.pool("engines").await;
+        let workers = pool["workers"].as_array().unwrap().iter();
+        workers.filter(|worker| worker["load"].is_object()).count()
+    };
+    until(1, loaded).await;
+    let clients = asking(&router, 30).await;
+    for engine in &engines {
+        engine.until_count("outstanding", 10).await;
+    }
+    drop(clients);
+    router.is_at_rest().await;
+}
+
 #[tokio::test]
 async fn every_rank_of_every_engine_gets_its_share() {
     let engines = [slow_engine(&["--dp-size", "4"]), slow_engine(&["--dp-size", "2"])];
     let urls = [engines[0].with("dp_size=4"), engines[1].with("dp_size=2,weight=2")];
     for rank_in in ["header", "body"] {
         let options = ["--engine", &urls[0], "--engine", &urls[1], "--dp-rank-in", rank_in];
-        let router = router(&[&options[..], &["--unreported-compete"]].concat());
-        let mut clients = Vec::new();
-        for _ in 0..64 {
-            let mut stream = router.stream().await;
-            let body = ask(5).to_string();
-            let length = body.len();
-            let head =
-                format!("POST /generate HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
-            stream.write_all((head + &body).as_bytes()).await.unwrap();
-            clients.push(stream);
-        }
+        let router = router(&options);
+        let clients = asking(&router, 64).await;
         engines[0].until_count("outstanding", 32).await;
         engines[1].until_count("outstanding", 32).await;
         assert_eq!(engines[0].counts("outstanding").await, [8; 4]);

@@ -71,13 +71,19 @@ async fn a_bad_file_changes_nothing() {
     for (bad, reason) in [
         ("engine = [", "is no TOML"),
         ("", "no engine"),
-        ("polcy = \"random\"", "unexpected argument '--polcy'"),
+        ("polcy = \"random\"", "polcy is no setting of a file"),
         ("engine = [\"http://a:1,dp_size=0\"]", "from 1 to 1024"),
         ("engine = [\"http://a:1\", \"http://A:1\"]", "is given twice"),
         (&format!("{good}threads = 3"), "without a new start"),
         (&format!("{good}retries = 1.5"), "1.5"),
         ("prefill = [\"http://a:1\"]\ndecode = [\"http://a:2\"]", "only by a new start"),
-        (&format!("{good}config = \"other\""), "no setting of a file"),
+        (&format!("{good}config = \"other\""), "config is no setting of a file"),
+        (&format!("{good}help = true"), "help is no setting of a file"),
+        (&format!("{good}retries = false"), "invalid value 'false'"),
+        (&format!("{good}retries = [1, 2]"), "retries is a list; one value is allowed"),
+        (&format!("{good}no-polls = \"yes\""), "no-polls is true or false"),
+        (&format!("{good}threads = 1979-05-27"), "threads is 1979-05-27; text"),
+        ("engine = [\"http://a:1,dp_size=2,dp_size=3\"]", "dp_size is given twice"),
     ] {
         fs::write(path, bad).unwrap();
         router.signal("-HUP");
@@ -91,6 +97,86 @@ async fn a_bad_file_changes_nothing() {
     fs::write(path, good.replace("random", "round_robin")).unwrap();
     router.signal("-HUP");
     until("round_robin".into(), async || router.pool("engines").await["policy"].clone()).await;
+}
+
+/// It would have nobody to say it to.
+#[tokio::test]
+async fn a_log_that_cannot_be_written_ends_nothing() {
+    let engine = engine(&[]);
+    let usual = ["route", "--listen", "127.0.0.1:0", "--poll-interval", "20ms", "--engine"];
+    let mut command = command(&[&usual[..], &[&engine.url()]].concat());
+    command.stderr(fs::File::options().write(true).open("/dev/full").unwrap());
+    let router = start(command);
+    router.signal("-HUP");
+    let failures = async || {
+        router.pool("engines").await["engines"][0]["failures"].as_u64().is_some_and(|of| of > 3)
+    };
+    engine.control(json!({ "loads_status": 500 })).await;
+    until(true, failures).await;
+    engine.control(json!({})).await;
+    until(true, async || !failures().await).await;
+    assert_eq!(router.post("/generate", &ask(1)).await.0, StatusCode::OK);
+}
+
+/// A host without power closes no connection.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_system_looks_after_silent_connections() {
+    let engine = slow_engine(&[]);
+    let router = router(&["--no-polls", "--engine", &engine.url()]);
+    let request = router.send(post("/generate", &ask(1)));
+    let looked_after = async {
+        router.until_in_flight(1).await;
+        let port = |address: &str| {
+            let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
+            format!(":{port:04X}")
+        };
+        let (client, engine) = (port(&router.address), port(&engine.address));
+        // Of established connections; a keep-alive timer has number 2.
+        let timers = |of: &dyn Fn(&str, &str) -> bool| -> Vec<String> {
+            let all = fs::read_to_string("/proc/net/tcp").unwrap();
+            let lines = all.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let lines = lines.filter(|line| of(line[1], line[2]) && line[3] == "01");
+            lines.map(|line| line[5][..2].to_owned()).collect()
+        };
+        until(vec!["02".to_owned()], async || timers(&|_, to| to.ends_with(&engine))).await;
+        // Another connection is that of the status; it is one of the router's, too.
+        let of_clients = async || timers(&|from, _| from.ends_with(&client)).contains(&"02".into());
+        until(true, of_clients).await;
+    };
+    tokio::select! {
+        _ = request => panic!("it takes an hour"),
+        () = looked_after => {}
+    }
+}
+
+#[tokio::test]
+async fn ranks_more_of_an_engine_that_is_silent_wait_for_it() {
+    let engine = engine(&["--dp-size", "4"]);
+    engine.control(json!({ "loads_status": 500 })).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let set = |ranks: u32| {
+        fs::write(
+            file.path(),
+            format!("engine = \"{}\"\n", engine.with(&format!("dp_size={ranks}"))),
+        )
+        .unwrap();
+    };
+    set(2);
+    let router = router(&["--config", file.path().to_str().unwrap(), "--poll-refusals", "2"]);
+    let vetoed = async || {
+        let pool = router.pool("engines").await;
+        let workers = pool["workers"].as_array().unwrap().iter();
+        workers.filter(|worker| worker["vetoes"] == json!(["health"])).count()
+    };
+    until(2, vetoed).await;
+    set(4);
+    router.signal("-HUP");
+    until(4, async || router.workers().await.len()).await;
+    assert_eq!(vetoed().await, 4);
+    engine.control(json!({})).await;
+    until(0, vetoed).await;
+    assert_eq!(router.post("/generate", &ask(1)).await.0, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -164,9 +250,12 @@ fn bad_options_say_what_is_allowed() {
     let engine = ["--engine", "http://127.0.0.1:1"];
     for (options, reason) in [
         (&[][..], "no engine"),
-        (&["--engine", "127.0.0.1:1"], "http://HOST:PORT"),
-        (&["--engine", "ftp://a:1"], "http://HOST:PORT or https://HOST"),
-        (&["--engine", "http://a:1/v1"], "without a path"),
+        (&["--engine", "127.0.0.1:1"], "expected http[s]://HOST:PORT"),
+        (&["--engine", "ftp://a:1"], "expected http[s]://HOST:PORT"),
+        (&["--engine", "http://a:1/v1"], "without a user or a path"),
+        (&["--engine", "http://a:0"], "expected http[s]://HOST:PORT"),
+        (&["--engine", "http://127.0.0.1:1", "--listen", "127.0.0.1:1"], "is the router itself"),
+        (&[&engine[..], &["--prefill-policy", "random"]].concat(), "for --prefill and --decode"),
         (&["--engine", "https://a..b:1"], "the URL's host is a..b"),
         (
             &["--engine", "http://a:1,weight=x"],
@@ -268,8 +357,11 @@ async fn polls_have_the_key_and_requests_their_own() {
     .await;
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), "secret\n").unwrap();
+    let config = tempfile::NamedTempFile::new().unwrap();
+    fs::write(config.path(), format!("engine = \"{}\"\n", engine.url())).unwrap();
     let key = ["--poll-key-file", file.path().to_str().unwrap()];
-    let router = router(&[&["--engine", &engine.url()], &key[..]].concat());
+    let config = ["--config", config.path().to_str().unwrap()];
+    let router = router(&[config, key].concat());
     let load = async || router.pool("engines").await["workers"][0]["load"]["tokens"].clone();
     until(json!(77), load).await;
     let request =
@@ -284,6 +376,13 @@ async fn polls_have_the_key_and_requests_their_own() {
     };
     of("get /x ", "own");
     of("get /v1/loads", "secret");
+
+    fs::write(file.path(), "another\n").unwrap();
+    router.signal("-HUP");
+    let polled = async || {
+        engine.requests().iter().any(|got| got.head.contains("authorization: bearer another\r\n"))
+    };
+    until(true, polled).await;
 }
 
 #[tokio::test]

@@ -205,6 +205,109 @@ async fn another_pair_is_tried() {
     router.is_at_rest().await;
 }
 
+/// What was tried elsewhere with success is no failure, and nobody has left.
+#[tokio::test]
+async fn a_pair_that_was_tried_again_counts_as_nothing_else() {
+    let (good_prefill, good_decode) = (fast("prefill", "4"), fast("decode", "2"));
+    let refusing = answering("HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy").await;
+    let closing = scripted(|mut talk| Box::pin(async move { drop(talk.request().await) })).await;
+    let breaking = scripted(|mut talk| {
+        Box::pin(async move {
+            talk.request().await;
+            talk.say("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\na begin").await;
+        })
+    })
+    .await;
+    for bad in [&refusing, &closing, &breaking] {
+        let bad = bad.url();
+        let (prefill, decode) = (good_prefill.with("dp_size=4"), good_decode.with("dp_size=2"));
+        let mut lists = vec![["--prefill", &bad, "--prefill", &prefill, "--decode", &decode]];
+        if bad != breaking.url() {
+            lists.push(["--prefill", &prefill, "--decode", &bad, "--decode", &decode]);
+        }
+        for list in lists {
+            let router = router(&[&list[..], &["--no-polls"]].concat());
+            let again = async || {
+                let (status, text) = router.post("/generate", &ask(3)).await;
+                assert_eq!(status, StatusCode::OK, "{text}");
+                router.total("retries").await > 2
+            };
+            until(true, again).await;
+            router.is_at_rest().await;
+            for nothing in ["failed", "client_left", "broken"] {
+                assert_eq!(router.total(nothing).await, 0, "{nothing} with {list:?}");
+            }
+        }
+    }
+}
+
+/// A response that isn't streamed comes long after the first token.
+#[tokio::test]
+async fn a_prefill_that_has_ended_counts_no_more() {
+    let pair =
+        pair(fast("prefill", "4"), endless_engine(&["--role", "decode", "--dp-size", "2"]), &[]);
+    let request = pair.router.send(post("/generate", &ask(1_000_000)));
+    let waiting = async {
+        until(1, || pair.router.in_flight("decode")).await;
+        until(0, || pair.router.in_flight("prefill")).await;
+        assert_eq!(pair.prefill.count("finished").await, 1);
+        assert_eq!(pair.router.in_flight("decode").await, 1);
+    };
+    tokio::select! {
+        _ = request => panic!("it takes for ever"),
+        () = waiting => {}
+    }
+    pair.router.is_at_rest().await;
+}
+
+#[tokio::test]
+async fn a_prefill_that_never_ends_is_left_some_time_after_its_decode() {
+    let (gone, mut going) = tokio::sync::mpsc::unbounded_channel();
+    let prefill = scripted(move |mut talk| {
+        let gone = gone.clone();
+        Box::pin(async move {
+            talk.request().await;
+            talk.say("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\na begin").await;
+            while talk.read().await.is_some() {}
+            gone.send(()).ok();
+        })
+    })
+    .await;
+    let decode = answering("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+    let (prefill, decode) = (prefill.url(), decode.url());
+    let router = router(&["--prefill", &prefill, "--decode", &decode, "--no-polls"]);
+    for _ in 0..10 {
+        assert_eq!(router.post("/generate", &ask(1)).await, (StatusCode::OK, "ok".into()));
+    }
+    router.is_at_rest().await;
+    for _ in 0..10 {
+        patiently(going.recv()).await.expect("the connection ends");
+    }
+}
+
+/// The decode side of the file is refused when the prefill side has been taken.
+#[tokio::test]
+async fn a_file_that_is_refused_changes_neither_side() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let set = |settings: String| std::fs::write(file.path(), settings).unwrap();
+    set("prefill = \"http://127.0.0.1:1\"\ndecode = \"http://127.0.0.1:2\"\n".into());
+    let config = file.path().to_str().unwrap();
+    let mut command =
+        command(&["route", "--listen", "127.0.0.1:0", "--no-polls", "--config", config]);
+    command.stderr(log.reopen().unwrap());
+    let router = start(command);
+    let pools = async || [router.pool("prefill").await, router.pool("decode").await];
+    let before = pools().await;
+    let many: Vec<_> =
+        (1..10).map(|engine| format!("http://127.0.0.1:{engine},dp_size=1024")).collect();
+    set(format!("policy = \"random\"\nprefill = \"http://127.0.0.1:3\"\ndecode = {many:?}\n"));
+    router.signal("-HUP");
+    let refused = async || std::fs::read_to_string(log.path()).unwrap().contains("stays as it was");
+    until(true, refused).await;
+    assert_eq!(pools().await, before);
+}
+
 #[tokio::test]
 async fn what_is_no_pair() {
     let pair = pair(fast("prefill", "4"), fast("decode", "2"), &["--body-limit", "1000"]);

@@ -131,6 +131,48 @@ async fn trailers_go_through_both_ways() {
     assert!(hear.borrow().contains("transfer-encoding: chunked"));
 }
 
+/// By RFC 9112, 6.3, chunks tell the length, whatever Content-Length says.
+#[tokio::test]
+async fn of_two_lengths_of_a_response_the_chunks_win() {
+    let engine = answering(
+        "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    )
+    .await;
+    let router = router_before(&[&engine], &[]);
+    let (status, all) = router.post("/generate", &ask(1)).await;
+    assert_eq!((status, all.as_str()), (StatusCode::OK, "hello"));
+    router.is_at_rest().await;
+    assert_eq!(router.total("client_left").await, 0);
+}
+
+#[tokio::test]
+async fn a_client_whose_body_is_broken_or_never_comes_is_told_so() {
+    let engine = slow_engine(&[]);
+    for rank_in in ["header", "body"] {
+        let options = ["--client-timeout", "200ms", "--dp-rank-in", rank_in];
+        let router = router(&[&["--no-polls", "--engine", &engine.url()], &options[..]].concat());
+        let chunked =
+            "POST /generate HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{ \r\n";
+        let mut stream = router.stream().await;
+        stream.write_all(chunked.as_bytes()).await.unwrap();
+        if rank_in == "header" {
+            router.until_in_flight(1).await;
+        }
+        stream.write_all(b"zz\r\n").await.unwrap();
+        let mut heard = Vec::new();
+        patiently(stream.read_to_end(&mut heard)).await.ok();
+        let heard = String::from_utf8(heard).unwrap();
+        assert!(heard.starts_with("HTTP/1.1 400") && heard.contains("incomplete_body"), "{heard}");
+        router.is_at_rest().await;
+
+        let heard = router.raw(chunked).await;
+        assert!(heard.starts_with("HTTP/1.1 408") && heard.contains("body_timeout"), "{heard}");
+        router.is_at_rest().await;
+        assert_eq!(router.total("failed").await, 0);
+    }
+    engine.until_count("outstanding", 0).await;
+}
+
 #[tokio::test]
 async fn heads_alone_and_old_clients() {
     let engine = answering("HTTP/1.1 200 OK\r\ncontent-length: 12345\r\n\r\n").await;
