@@ -105,7 +105,7 @@ fn pool(cluster: &Cluster) -> Result<Value, evenkeel::Error> {
     let totals = cluster.pool.totals()?;
     Ok(json!({ "policy": cluster.pool.tuning().policy.name(), "in_flight": totals.in_flight,
         "finished": totals.finished, "draining": totals.draining, "anomalies": totals.anomalies,
-        "rejected_loads": totals.rejected_loads, "workers": workers, "engines": engines }))
+        "workers": workers, "engines": engines }))
 }
 
 /// In Prometheus' text form, the monitor's among them.
