@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::client::{Client, Failure};
-use crate::report::{RankLoad, Rejected, Report, parse};
+use crate::report::{RankLoad, Rejected, Report, one_line, parse};
 
 /// After so many polls by the oldest path an engine is asked again if it knows the current one.
 const POLLS_BY_OLDEST: u32 = 60;
@@ -156,26 +156,27 @@ impl Engine {
     fn failed(&mut self, failure: &Failure) {
         // Fails only if the begin did, or the pool is busy: then the loads stay until the next poll.
         let cleared = self.poll.publish(&[]);
+        let reason = one_line(failure);
         let failures = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             // A pool that is busy says nothing about the engine.
             if !matches!(failure, Failure::Pool(_)) {
                 state.failures = state.failures.saturating_add(1);
             }
-            state.last_failure = Some(failure.to_string());
+            state.last_failure = Some(reason.clone());
             state.failures
         };
         let engine = &self.name;
         if failures == 1 {
-            warn!(%engine, "no loads: {failure}");
+            warn!(%engine, "no loads: {reason}");
         } else {
-            debug!(%engine, "no loads, {failures} times in a row: {failure}");
+            debug!(%engine, "no loads, {failures} times in a row: {reason}");
         }
         if let Err(error) = cleared {
             warn!(%engine, "its loads stay: {error}");
         }
         if failures == self.refusals {
-            warn!(%engine, "vetoed: {failures} polls in a row failed, the last: {failure}");
+            warn!(%engine, "vetoed: {failures} polls in a row failed, the last: {reason}");
         }
         if failures >= self.refusals {
             self.veto(true);
