@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use hyper::body::Bytes;
 use rand::{RngExt, SeedableRng};
@@ -28,7 +28,7 @@ use crate::{number, print, time};
 /// Clients send a request, read the response, think, and send the next, each over a connection of its
 /// own; then come bursts, if asked for. Each prompt is a new one and follows from the seed: with
 /// `mock-engine --service lognormal:…` every router meets the same work. What the engines saw is read
-/// from `/control/report` of mock engines.
+/// from `/control/report` of mock engines. Fails if each request failed.
 #[derive(Args)]
 pub struct LoadOptions {
     /// The router: http://127.0.0.1:8000
@@ -117,7 +117,8 @@ pub fn run(options: &LoadOptions) -> Result<ExitCode> {
         false => figures.table().to_string() + "\n",
     };
     print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    let all_failed = figures.all_failed(options.burst_size as usize);
+    Ok(if all_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 async fn measure(options: &LoadOptions) -> Result<Figures> {
@@ -198,7 +199,8 @@ async fn bursts(options: &LoadOptions, engines: &Engines) -> Result<Vec<Burst>> 
     for round in 0..options.bursts {
         engines.reset().await?;
         for connection in &mut connections {
-            client::open(connection, &options.router).await?;
+            let router = &options.router;
+            client::open(connection, router).await.with_context(|| router.to_string())?;
         }
         let mut asked = JoinSet::new();
         for (nth, mut connection) in connections.drain(..).enumerate() {

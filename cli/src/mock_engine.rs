@@ -92,8 +92,9 @@ pub struct MockEngineOptions {
           value_parser = |text: &str| time(text, Duration::from_millis(1)))]
     sample_interval: Duration,
 
-    /// How to misbehave from the start: what POST /control takes, as '{"loads_hang": true}'
-    #[arg(long, value_name = "JSON", default_value = "{}")]
+    /// How to misbehave from the start: what POST /control takes, as '{"loads_hang": true}'; but not
+    /// down_ms and exit
+    #[arg(long, value_name = "JSON", default_value = "{}", value_parser = faults::at_start)]
     faults: Faults,
 
     /// On SIGTERM or SIGINT finish the responses first; a second signal ends them

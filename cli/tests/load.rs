@@ -1,6 +1,7 @@
 //! `evenkeel load` against mock engines, without a router: what it counts is what they did.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
@@ -41,6 +42,38 @@ fn figures(router: &str, options: &[&str]) -> Value {
     let output = load(router, options);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Listens, and does that with each connection.
+fn server(serve: impl Fn(TcpStream) -> std::io::Result<()> + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            // Whoever is asked may be left before the end.
+            let _ = serve(stream.unwrap());
+        }
+    });
+    url
+}
+
+/// The body of each response is `json`, whatever was asked for.
+fn answers(headers: &'static str, json: &'static str) -> String {
+    server(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let (mut line, mut length) = (String::new(), 0);
+        while reader.read_line(&mut line)? > 2 {
+            let header = line.to_ascii_lowercase();
+            if let Some(given) = header.strip_prefix("content-length:") {
+                length = given.trim().parse().unwrap();
+            }
+            line.clear();
+        }
+        reader.read_exact(&mut vec![0; length])?;
+        let length = json.len();
+        write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n")?;
+        write!(stream, "{headers}\r\n{json}")
+    })
 }
 
 const QUICK: [&str; 2] = ["--service", "lognormal:mean=10ms,cv=1"];
@@ -96,8 +129,64 @@ fn errors_are_told_apart() {
     }
     // Nobody listens where somebody just did.
     let url = engine(&[]).url.clone();
-    let figures = figures(&url, &SHORT);
+    let output = load(&url, &SHORT);
+    let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(figures["errors"]["connect"], figures["requests"], "{figures}");
+    assert_eq!(output.status.code(), Some(1), "no request got anywhere");
+}
+
+#[test]
+fn bursts_that_all_failed_are_a_failure() {
+    let engine = engine(&["--faults", r#"{"fail_every": 1}"#]);
+    let options = ["--duration", "0s", "--bursts", "1", "--burst-size", "4"];
+    let output = load(&engine.url, &[&options[..], &["--engine", &engine.url]].concat());
+    let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(figures["bursts"][0]["errors"], 4, "{figures}");
+    assert_eq!(output.status.code(), Some(1), "no request got anywhere");
+}
+
+#[test]
+fn a_time_that_no_engine_can_have_taken_is_not_taken_off() {
+    for (dur, taken) in [("9e9", false), ("0.001", true)] {
+        let headers = format!("Server-Timing: engine;dur={dur}\r\n").leak();
+        let options = [&SHORT[..], &["--whole"]].concat();
+        let figures = figures(&answers(headers, "{}"), &options);
+        assert!(figures["finished"].as_u64() > Some(0), "{figures}");
+        assert_eq!(figures["added_ms"].is_object(), taken, "{figures}");
+    }
+}
+
+#[test]
+fn engines_that_are_none_are_named() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = engine(&[]).url.clone();
+    let endless = server(|mut stream| {
+        write!(stream, "HTTP/1.1 200 OK\r\n\r\n")?;
+        loop {
+            stream.write_all(&[b' '; 1 << 16])?;
+        }
+    });
+    for (url, why) in [
+        (format!("http://{}", silent.local_addr().unwrap()), "no answer"),
+        (gone, "Connection refused"),
+        (endless, "length limit"),
+        (answers("", "no JSON"), "expected ident"),
+    ] {
+        let options = ["--duration", "0s", "--bursts", "1", "--burst-size", "1", "--engine", &url];
+        let output = load("http://127.0.0.1:1", &options);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{url}");
+        assert!(error.contains(&format!("{url}/control/re")) && error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn a_router_that_is_none_is_named() {
+    let (engine, gone) = (engine(&[]), engine(&[]).url.clone());
+    let options = ["--duration", "0s", "--bursts", "1", "--engine", &engine.url];
+    let output = load(&gone, &options);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains(&gone), "{error}");
 }
 
 /// An engine without a router before it takes its ranks in turn.
@@ -123,6 +212,7 @@ fn bad_options_are_refused() {
         (&["--leave", "2"], "from 0 to 1"),
         (&["--leave", "0.1", "--whole"], "cannot be used with"),
         (&["--engine", "https://127.0.0.1:1"], "expected a URL such as"),
+        (&["--engine", "http://u:p@127.0.0.1:1"], "expected a URL such as"),
         (&["--duration", "0s", "--engine", "http://127.0.0.1:1", "--bursts", "1"], "mock engine"),
     ] {
         let output = load("http://127.0.0.1:1", options);

@@ -647,6 +647,8 @@ async fn bad_requests_say_why() {
         ("/generate", r#"{"text":"a","max_new_tokens":1000001}"#, "1000001 output tokens"),
         ("/generate", r#"{"text":"a","mock":{"service_ms":-1}}"#, "service_ms -1"),
         ("/v1/chat/completions", r#"{"messages":[]}"#, "messages are needed"),
+        (control, "[]", "expected a JSON object"),
+        (control, "", "expected a JSON object"),
         (control, r#"{"loads_shapes":1}"#, "unknown field `loads_shapes`"),
         (control, r#"{"fail_status":200}"#, "200 is no status"),
         (control, r#"{"break_probability":2}"#, "break_probability"),
@@ -811,6 +813,9 @@ async fn bad_options_are_refused() {
         ("--dp-size", "0", "from 1 to 1024"),
         ("--service", "lognormal:mean=1s", "lognormal:mean=600ms,cv=1.5"),
         ("--faults", r#"{"loads_shape":"odd"}"#, "unknown variant `odd`"),
+        ("--faults", "[]", "expected a JSON object"),
+        ("--faults", r#"{"exit":3}"#, "of the moment"),
+        ("--faults", r#"{"down_ms":0}"#, "of the moment"),
         ("--listen", "nowhere", "invalid socket address"),
     ] {
         let child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))

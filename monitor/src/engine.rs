@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::client::{Client, Failure};
-use crate::report::{RankLoad, Rejected, Report, parse};
+use crate::report::{RankLoad, Rejected, Report, one_line, parse};
 
 /// After so many polls by the oldest path an engine is asked again if it knows the current one.
 const POLLS_BY_OLDEST: u32 = 60;
@@ -156,26 +156,27 @@ impl Engine {
     fn failed(&mut self, failure: &Failure) {
         // Fails only if the begin did, or the pool is busy: then the loads stay until the next poll.
         let cleared = self.poll.publish(&[]);
-        let failures = {
+        let reason = one_line(failure);
+        let ours = failure.is_ours();
+        let (failures, before) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            // A pool that is busy says nothing about the engine.
-            if !matches!(failure, Failure::Pool(_)) {
+            if !ours {
                 state.failures = state.failures.saturating_add(1);
             }
-            state.last_failure = Some(failure.to_string());
-            state.failures
+            (state.failures, state.last_failure.replace(reason.clone()))
         };
         let engine = &self.name;
-        if failures == 1 {
-            warn!(%engine, "no loads: {failure}");
+        let news = if ours { before.as_ref() != Some(&reason) } else { failures == 1 };
+        if news {
+            warn!(%engine, "no loads: {reason}");
         } else {
-            debug!(%engine, "no loads, {failures} times in a row: {failure}");
+            debug!(%engine, "no loads, {failures} failures in a row: {reason}");
         }
         if let Err(error) = cleared {
             warn!(%engine, "its loads stay: {error}");
         }
-        if failures == self.refusals {
-            warn!(%engine, "vetoed: {failures} polls in a row failed, the last: {failure}");
+        if failures == self.refusals && !ours {
+            warn!(%engine, "vetoed: {failures} polls in a row failed, the last: {reason}");
         }
         if failures >= self.refusals {
             self.veto(true);
@@ -239,7 +240,59 @@ fn until_tick(now: Duration, phase: Duration, interval: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use evenkeel::PoolConfig;
+    use http::HeaderMap;
+
     use super::*;
+
+    /// Polled by nobody.
+    fn engine(pool: &Pool) -> Engine {
+        let workers: Arc<[_]> = [pool.add(1, Default::default()).unwrap()].into();
+        let (current, oldest) = (Uri::default(), Uri::default());
+        Engine {
+            name: "engine:1".into(),
+            pool: pool.clone(),
+            poll: pool.poll(Some(&workers)),
+            workers,
+            client: Client {
+                host: "engine".into(),
+                port: 1,
+                tls: None,
+                headers: HeaderMap::new(),
+                connection: None,
+            },
+            paths: Paths { current, oldest, by_oldest: 0 },
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            refusals: 2,
+            state: Arc::default(),
+            had_rejected: false,
+        }
+    }
+
+    #[test]
+    fn what_this_process_lacks_is_no_refusal_of_the_engine() {
+        let pool = Pool::new(PoolConfig::default()).unwrap();
+        let mut engine = engine(&pool);
+        let failures = |engine: &Engine| engine.state.lock().unwrap().failures;
+        let mut fail = |code| {
+            engine.poll.begin().unwrap();
+            engine.publish(parse(br#"[{"num_tokens":5}]"#).unwrap()).unwrap();
+            engine.poll.begin().unwrap();
+            engine.failed(&Failure::Connect(io::Error::from_raw_os_error(code)));
+            let stats = &pool.stats().unwrap()[0];
+            assert_eq!(stats.load, None, "{code}");
+            (failures(&engine), stats.vetoes)
+        };
+        for code in [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL] {
+            assert_eq!([fail(code), fail(code)], [(0, Vetoes::NONE); 2], "{code}");
+        }
+        assert_eq!(fail(libc::ECONNREFUSED), (1, Vetoes::NONE));
+        assert_eq!(fail(libc::EMFILE), (1, Vetoes::NONE));
+        assert_eq!(fail(libc::ECONNRESET), (2, Vetoes::HEALTH));
+    }
 
     #[test]
     fn a_slow_poll_leaves_ticks_out() {

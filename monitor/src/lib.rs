@@ -44,7 +44,11 @@
 //! 64 or 16 KiB. The engine's workers have no load then: none, and not a number. After
 //! [`Options::refusals`] failures in a row they get [`Vetoes::HEALTH`](evenkeel::Vetoes::HEALTH). Each
 //! success lifts it, also where the host has set it; so a worker that is added with it gets no request before
-//! its engine has answered. Other vetoes are not touched.
+//! its engine has answered. Other vetoes are not touched. A poll that failed for want of something of this
+//! process, a descriptor, a local port or the pool's lock, is no refusal: it counts towards no veto.
+//!
+//! A metrics recorder or a log subscriber that panics ends the polls of the engine that it was told of; the
+//! panic hook says so, and [`EngineStatus::last_success_age`] grows from then on.
 //!
 //! # Metrics
 //! By the [`metrics`] facade, each with the label `engine` = `host:port`:
@@ -58,7 +62,8 @@
 //! | `evenkeel_monitor_last_success_timestamp_seconds` | gauge | Unix time of the last poll that succeeded |
 //!
 //! Logs go to [`tracing`]: the first failure in a row, a veto, the first rejections in a row at level warn, a recovery at
-//! info, what repeats at debug. Neither has the bearer key.
+//! info, what repeats at debug. Neither has the bearer key, and what an engine sent is told in one line, control
+//! characters escaped.
 //!
 //! # Cost
 //! 200 engines of 8 ranks, polled once a second, take about 5 % of one core of a virtual machine

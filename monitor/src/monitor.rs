@@ -72,7 +72,8 @@ impl fmt::Debug for Engine {
 pub struct EngineStatus {
     /// `host:port`, as [`Monitor::add`] returned it.
     pub name: String,
-    /// Failed polls since the last success.
+    /// Failed polls since the last success, those aside that failed for want of something of this
+    /// process.
     pub failures: u32,
     /// Whether there are so many of them that its workers have the health veto.
     pub vetoed: bool,

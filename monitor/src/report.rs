@@ -18,8 +18,8 @@ pub const MAX_RANKS: usize = 65_535;
 
 /// Rejections whose reason is kept; the others are only counted.
 const REASONS: usize = 8;
-/// The most characters of a reason: it may quote what an engine sent.
-const REASON: usize = 200;
+/// The most characters that are told of anything that may quote what an engine sent.
+const TOLD: usize = 200;
 
 /// What one engine answered.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -51,7 +51,7 @@ pub struct RankLoad {
 pub struct Rejected {
     /// How many.
     pub count: usize,
-    /// Why, of the first eight. A reason quotes what was sent, shortened.
+    /// Why, of the first eight. A reason quotes what was sent, shortened and in one line.
     pub reasons: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ impl Rejected {
     pub(crate) fn add(&mut self, reason: impl fmt::Display) {
         self.count += 1;
         if self.reasons.len() < REASONS {
-            self.reasons.push(shortened(reason));
+            self.reasons.push(one_line(reason));
         }
     }
 }
@@ -70,7 +70,7 @@ pub struct ParseError(String);
 
 impl ParseError {
     fn new(reason: impl fmt::Display) -> Self {
-        Self(shortened(reason))
+        Self(one_line(reason))
     }
 }
 
@@ -215,10 +215,10 @@ fn ranks<E: DeserializeOwned + Into<RankLoad>>(
 
 fn rank<E: DeserializeOwned + Into<RankLoad>>(entry: &str) -> Result<RankLoad, String> {
     if !entry.starts_with('{') {
-        return Err(format!("{}; only an object is allowed", shortened(entry)));
+        return Err(format!("only an object is allowed, not {entry}"));
     }
     let load: RankLoad =
-        serde_json::from_str::<E>(entry).map_err(|error| error.to_string())?.into();
+        serde_json::from_str::<E>(entry).map_err(|error| format!("{error} of {entry}"))?.into();
     if load.tokens > MAX_TOKENS {
         return Err(format!("{} tokens; at most {MAX_TOKENS} are allowed", load.tokens));
     }
@@ -229,11 +229,11 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ParseError> {
     serde_json::from_slice(body).map_err(ParseError::new)
 }
 
-/// The body, with what stands for `NaN` and `Infinity` made something that JSON knows and that is no
-/// number that [`parse`] takes. Refuses deep nesting, which readers of JSON pay for with stack.
+/// The body, with `NaN` and `Infinity` made strings, which JSON knows and where a number is read
+/// [`parse`] does not take. Refuses deep nesting, which readers of JSON pay for with stack.
 fn tame(body: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
-    const STAND_INS: [(&[u8], &[u8]); 2] = [(b"NaN", b"\"\" "), (b"Infinity", b"1e999999")];
-    let mut tamed = Cow::Borrowed(body);
+    let mut tamed = Vec::new();
+    let mut tamed_to = 0;
     let mut depth = 0_usize;
     let mut in_string = false;
     let mut at = 0;
@@ -245,10 +245,14 @@ fn tame(body: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
             b'[' | b'{' => depth += 1,
             b']' | b'}' => depth = depth.saturating_sub(1),
             b'N' | b'I' => {
-                for (word, stand_in) in STAND_INS {
-                    if body[at..].starts_with(word) {
-                        tamed.to_mut()[at..at + word.len()].copy_from_slice(stand_in);
-                    }
+                let is_next = |word: &&str| body[at..].starts_with(word.as_bytes());
+                if let Some(word) = ["NaN", "Infinity"].into_iter().find(is_next) {
+                    let negative = body[tamed_to..at].ends_with(b"-");
+                    let from = at - usize::from(negative);
+                    let to = at + word.len();
+                    tamed.extend([&body[tamed_to..from], b"\"", &body[from..to], b"\""].concat());
+                    tamed_to = to;
+                    at = to - 1;
                 }
             }
             _ => {}
@@ -260,14 +264,26 @@ fn tame(body: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
         }
         at += 1;
     }
-    Ok(tamed)
+    if tamed_to == 0 {
+        return Ok(Cow::Borrowed(body));
+    }
+    tamed.extend(&body[tamed_to..]);
+    Ok(Cow::Owned(tamed))
 }
 
-fn shortened(reason: impl fmt::Display) -> String {
-    let mut reason = reason.to_string();
-    if let Some((end, _)) = reason.char_indices().nth(REASON) {
-        reason.truncate(end);
-        reason.push('…');
+/// Shortened, and with all escaped that can't be seen: whoever reads a log has to know where a line
+/// ends and who wrote it.
+pub(crate) fn one_line(text: impl fmt::Display) -> String {
+    let text = text.to_string();
+    let mut line = String::new();
+    for char in text.chars().take(TOLD) {
+        match char {
+            '"' | '\'' | '\\' => line.push(char),
+            _ => line.extend(char.escape_debug()),
+        }
     }
-    reason
+    if text.chars().nth(TOLD).is_some() {
+        line.push('…');
+    }
+    line
 }

@@ -163,6 +163,8 @@ fn what_is_no_report() {
         "[",
         "[1",
         "NaN",
+        "[NaNaN]",
+        "[-NaN-NaN-InfinityInfinity]",
         r#"{"loads":null}"#,
         r#"{"loads":5}"#,
         r#"{"loads":{}}"#,
@@ -214,6 +216,36 @@ fn reasons_name_the_value_and_are_short() {
     assert!(reason.chars().count() < 250, "{} characters", reason.chars().count());
 }
 
+#[test]
+fn reasons_name_what_is_no_number_of_json() {
+    for (tokens, why) in [
+        ("NaN", r#"string "NaN", expected u64"#),
+        ("Infinity", r#"string "Infinity", expected u64"#),
+        ("-Infinity", r#"string "-Infinity", expected u64"#),
+        ("1e400", r#"out of range at line 1 column 37 of {"dp_rank":0,"num_total_tokens":1e400}"#),
+    ] {
+        let report = parse(with_tokens(tokens).as_bytes()).unwrap();
+        assert!(report.rejected.reasons[0].contains(why), "{:?}", report.rejected.reasons);
+    }
+}
+
+/// Nothing that an engine sends looks like a line of the log's own, or hides what stands beside it.
+#[test]
+fn reasons_are_one_line_of_what_can_be_seen() {
+    for (entry, seen) in [
+        ("[\"a\",\n\"2026-11-30T00:00:00Z ERROR forged\"\r\n]", r#"["a",\n"2026"#),
+        ("[\"\u{7f}\u{9b}2J\"]", r#"["\u{7f}\u{9b}2J"]"#),
+        ("[\"\u{202e}\u{2028}\u{feff}\"]", r#"["\u{202e}\u{2028}\u{feff}"]"#),
+        ("{\"num_total_tokens\":\n\n-1}", r#"{"num_total_tokens":\n\n-1}"#),
+        (r#"["it's \n \" é 好"]"#, r#"["it's \n \" é 好"]"#),
+    ] {
+        let report = parse(format!(r#"{{"loads":[{entry}]}}"#).as_bytes()).unwrap();
+        let [reason] = &report.rejected.reasons[..] else { panic!("{report:?}") };
+        assert!(reason.contains(seen), "{reason}");
+        assert!(!reason.contains(char::is_control), "{reason:?}");
+    }
+}
+
 fn near_json() -> impl Strategy<Value = String> {
     const PIECES: &[&str] = &[
         "{",
@@ -234,6 +266,8 @@ fn near_json() -> impl Strategy<Value = String> {
         "-1",
         "1e400",
         "NaN",
+        "aN",
+        "-",
         "Infinity",
         "null",
         "\"x\"",

@@ -102,6 +102,13 @@ impl Figures {
         }
     }
 
+    /// There were requests, and each of them failed.
+    pub fn all_failed(&self, burst_size: usize) -> bool {
+        let began = self.requests > 0 || !self.bursts.is_empty();
+        let in_bursts = self.bursts.iter().all(|burst| burst.errors == burst_size);
+        began && self.finished + self.left == 0 && in_bursts
+    }
+
     pub fn table(&self) -> Table {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED);

@@ -60,10 +60,22 @@ impl Faults {
     }
 }
 
+/// Those that last from the start on.
+pub fn at_start(text: &str) -> Result<Faults, String> {
+    let faults: Faults = text.parse()?;
+    match (faults.down_ms, faults.exit) {
+        (None, None) => Ok(faults),
+        _ => Err("down_ms and exit are of the moment; POST /control takes them".into()),
+    }
+}
+
 impl FromStr for Faults {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if !text.trim_start().starts_with('{') {
+            return Err("expected a JSON object".into());
+        }
         let faults: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         for given in [faults.loads_status, faults.fail_status].into_iter().flatten() {
             status(given).ok_or_else(|| format!("{given} is no status from 400 to 599"))?;

@@ -190,6 +190,21 @@ async fn interim_answers_without_end_time_out() {
     eventually("a load again", || bench.tokens() == [Some(8)]).await;
 }
 
+#[tokio::test]
+async fn an_engine_forges_no_line_of_the_log() {
+    keep_logs();
+    let bench = Bench::new(1).await;
+    bench.server.until_asked(1).await;
+    let line = "2026-11-30T00:00:00Z ERROR forged";
+    bench.server.reply(report(&[format!("[\"a\",\n\"{line}\"\n]")])).await;
+    bench.server.reply(json(format!("{{\"loads\":\n\"{line}\"\n}}"))).await;
+    bench.server.reply(answer("200 OK", &format!("Content-Encoding: \t{line}\r\n"), "")).await;
+    let logs = logs();
+    let forged: Vec<_> = logs.lines().filter(|logged| logged.contains("forged")).collect();
+    assert_eq!(forged.len(), 3, "{forged:#?}");
+    assert!(forged.iter().all(|logged| logged.contains(&bench.server.name())), "{forged:#?}");
+}
+
 /// Whatever is wrong with entries, they neither fail the poll nor take others along, and the log stays short.
 #[tokio::test]
 async fn entries_by_the_thousand_are_rejected_in_a_few_lines() {
