@@ -25,7 +25,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rand::SeedableRng;
 use rand_distr::LogNormal;
 use rand_xoshiro::Xoshiro256PlusPlus;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
@@ -37,6 +37,7 @@ use self::loads::RankLoad;
 use self::ranks::{End, Ranks};
 use self::report::Record;
 use crate::deployment::{Deployment, DeploymentOptions, Step};
+use crate::net::listen;
 use crate::{number, time};
 
 /// Pretend to be an LLM engine with DP ranks, to test routers with
@@ -314,14 +315,6 @@ pub fn run(options: MockEngineOptions) -> Result<ExitCode> {
         writeln!(io::stdout(), "http://{}", listener.local_addr()?)?;
         serve(listener, options, async { drop(stopped.await) }).await.map(ExitCode::from)
     })
-}
-
-/// With room for a burst: whom the usual 128 places leave out tries again a second later.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(4_096)
 }
 
 /// Until `stop`, or until a client asks for the end; then it is the exit code that the client gave.
