@@ -44,32 +44,34 @@ fn figures(router: &str, options: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Listens, and does that with each connection.
-fn server(serve: impl Fn(TcpStream) -> std::io::Result<()> + Send + 'static) -> String {
+/// Answers the one request of each connection so.
+fn server(answer: impl Fn(TcpStream) -> std::io::Result<()> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            // Whoever is asked may be left before the end.
-            let _ = serve(stream.unwrap());
+            let stream = stream.unwrap();
+            // The client may leave before the end.
+            let _ = read_request(&stream).and_then(|()| answer(stream));
         }
     });
     url
 }
 
-/// The body of each response is `json`, whatever was asked for.
+fn read_request(stream: &TcpStream) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let (mut line, mut length) = (String::new(), 0);
+    while reader.read_line(&mut line)? > 2 {
+        if let Some(given) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = given.trim().parse().unwrap();
+        }
+        line.clear();
+    }
+    reader.read_exact(&mut vec![0; length])
+}
+
 fn answers(headers: &'static str, json: &'static str) -> String {
     server(move |mut stream| {
-        let mut reader = BufReader::new(stream.try_clone()?);
-        let (mut line, mut length) = (String::new(), 0);
-        while reader.read_line(&mut line)? > 2 {
-            let header = line.to_ascii_lowercase();
-            if let Some(given) = header.strip_prefix("content-length:") {
-                length = given.trim().parse().unwrap();
-            }
-            line.clear();
-        }
-        reader.read_exact(&mut vec![0; length])?;
         let length = json.len();
         write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n")?;
         write!(stream, "{headers}\r\n{json}")

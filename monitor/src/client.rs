@@ -47,15 +47,13 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// It says nothing about the engine: the pool is busy, or this process has no descriptor or no
-    /// port left.
+    /// It says nothing about the engine: the pool is busy, or this process has no descriptor left.
     pub(crate) fn is_ours(&self) -> bool {
         match self {
             Self::Pool(_) => true,
-            Self::Connect(error) => matches!(
-                error.raw_os_error(),
-                Some(libc::EMFILE | libc::ENFILE | libc::EADDRNOTAVAIL)
-            ),
+            Self::Connect(error) => {
+                matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+            }
             _ => false,
         }
     }

@@ -45,7 +45,7 @@
 //! [`Options::refusals`] failures in a row they get [`Vetoes::HEALTH`](evenkeel::Vetoes::HEALTH). Each
 //! success lifts it, also where the host has set it; so a worker that is added with it gets no request before
 //! its engine has answered. Other vetoes are not touched. A poll that failed for want of something of this
-//! process, a descriptor, a local port or the pool's lock, is no refusal: it counts towards no veto.
+//! process, a descriptor or the pool's lock, is no refusal: it counts towards no veto.
 //!
 //! A metrics recorder or a log subscriber that panics ends the polls of the engine that it was told of; the
 //! panic hook says so, and [`EngineStatus::last_success_age`] grows from then on.
