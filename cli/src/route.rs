@@ -2,7 +2,8 @@
 //! the choice to the last byte or to the client's leaving.
 //!
 //! ```text
-//! options ──▶ cluster (engines as workers, monitor) ──▶ proxy, pair ──▶ upstream, body
+//! options ──▶ cluster (engines as workers, monitor)
+//! client ──▶ downstream ──▶ proxy, pair ──▶ upstream, body ──▶ engine
 //! ```
 
 mod options;

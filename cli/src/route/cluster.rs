@@ -1,6 +1,6 @@
 //! Engines as workers of a pool, a worker for each DP rank, and the monitor that asks them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::{Context, Result};
@@ -81,14 +81,20 @@ impl Cluster {
             .iter()
             .map(|spec| (0..spec.dp_size).map(|rank| worker_label(&spec.name, rank)).collect())
             .collect();
-        let statuses = self.engines();
-        let silent = |name| statuses.iter().any(|engine| engine.vetoed && engine.name == name);
+        let stats = self.pool.stats()?.into_iter();
+        let silent = stats.filter(|worker| worker.vetoes.contains(Vetoes::HEALTH));
+        let silent: HashSet<WorkerId> = silent.map(|worker| worker.worker).collect();
+        let is_silent = |name: &String| {
+            engines
+                .get(name)
+                .is_some_and(|known| known.workers.iter().any(|id| silent.contains(id)))
+        };
         let members: Vec<_> = specs
             .iter()
             .zip(&labels)
             .flat_map(|(spec, labels)| {
                 // A rank more of an engine that answers nothing waits for its answer, too.
-                let vetoes = if silent(&*spec.name) { Vetoes::HEALTH } else { Vetoes::NONE };
+                let vetoes = if is_silent(&spec.name) { Vetoes::HEALTH } else { Vetoes::NONE };
                 labels.iter().map(move |label| {
                     let config = WorkerConfig {
                         weight: spec.weight,
