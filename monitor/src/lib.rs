@@ -81,7 +81,7 @@ mod monitor;
 
 pub use client::MAX_BODY;
 pub use http::Uri;
-pub use monitor::{Engine, EngineStatus, Error, Monitor, Options, host_port, worker_label};
+pub use monitor::{Engine, EngineStatus, Error, Monitor, Options, host_port, port, worker_label};
 pub use report::{MAX_DEPTH, MAX_RANKS, MAX_TOKENS, ParseError, RankLoad, Rejected, Report, parse};
 pub use tokio_rustls::rustls::pki_types::CertificateDer;
 

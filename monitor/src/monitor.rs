@@ -324,7 +324,8 @@ pub fn worker_label(host_port: &str, rank: u32) -> String {
     format!("{host_port}@{rank}")
 }
 
-fn port(url: &Uri) -> u16 {
+/// The port of the engine at this URL, also where the URL leaves it to the scheme.
+pub fn port(url: &Uri) -> u16 {
     let by_scheme = if url.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
     url.port_u16().unwrap_or(by_scheme)
 }

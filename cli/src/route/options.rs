@@ -306,10 +306,6 @@ impl EngineSpec {
     pub fn is_https(&self) -> bool {
         self.server_name.is_some()
     }
-
-    pub fn port(&self) -> u16 {
-        self.url.port_u16().unwrap_or(if self.is_https() { 443 } else { 80 })
-    }
 }
 
 impl RouteOptions {

@@ -69,7 +69,7 @@ impl Upstream {
         Self {
             name: engine.name.clone(),
             host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
-            port: engine.port(),
+            port: evenkeel_monitor::port(&engine.url),
             bootstrap_port: engine.bootstrap_port,
             authority: HeaderValue::from_str(&engine.name).expect("part of a URL"),
             tls: tls.cloned().zip(engine.server_name.clone()),

@@ -250,11 +250,7 @@ async fn a_client_that_leaves_with_something_unread_ends_its_count() {
 
 #[tokio::test]
 async fn a_response_with_trailers_is_whole_and_its_connection_kept() {
-    let engine = answering(
-        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n\
-         2\r\nok\r\n0\r\nx-sum: 42\r\n\r\n",
-    )
-    .await;
+    let engine = answering(WITH_TRAILERS).await;
     let router = router_before(&[&engine], &[]);
     for _ in 0..10 {
         assert_eq!(router.post("/generate", &ask(1)).await, (StatusCode::OK, "ok".into()));

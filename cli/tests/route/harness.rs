@@ -293,6 +293,10 @@ pub async fn scripted(script: impl Fn(Talk) -> Script + Send + 'static) -> Scrip
     Scripted { address, connections, requests, task }
 }
 
+/// A response, `ok`.
+pub const WITH_TRAILERS: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n\
+     2\r\nok\r\n0\r\nx-sum: 42\r\n\r\n";
+
 /// An engine that answers every request with these bytes.
 pub async fn answering(response: &'static str) -> Scripted {
     scripted(move |mut talk| {

@@ -93,11 +93,7 @@ async fn a_client_that_expects_to_be_told_to_go_on_is_told() {
 
 #[tokio::test]
 async fn trailers_go_through_both_ways() {
-    let engine = answering(
-        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n\
-         2\r\nok\r\n0\r\nx-sum: 42\r\n\r\n",
-    )
-    .await;
+    let engine = answering(WITH_TRAILERS).await;
     let router = router_before(&[&engine], &[]);
     let response =
         router.raw("GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\nconnection: close\r\n\r\n").await;
