@@ -16,6 +16,8 @@
 //! Retries are exchanges that failed and scans that were repeated. The library counts them, where it
 //! retries, under `--cfg evenkeel_count_retries`, as `ci/bench.sh` builds it for this bench.
 //!
+//! "By bare words" is no pool: the lines that a scan needs, read, and one of them written.
+//!
 //! Std's mutex is unfair, so its turns come in two kinds: threads that wait for each other, or one
 //! that has the lock to itself while the others are parked. So there are many.
 
@@ -23,7 +25,7 @@ mod baselines;
 mod measure;
 
 use arc_swap::ArcSwap;
-use baselines::{Floor, MutexPool, RouterPool, Rules, Snapshot, SnapshotPool, Worker};
+use baselines::{BareWords, Floor, MutexPool, RouterPool, Rules, Snapshot, SnapshotPool, Worker};
 use crossbeam_epoch::Atomic;
 use evenkeel::{Policy, PoolConfig, Request, WorkerConfig};
 use hdrhistogram::Histogram;
@@ -47,6 +49,9 @@ fn main() {
     for threads in [2, 16] {
         evenkeel(Policy::LeastRequests, threads, Some(PACE));
     }
+    for threads in [2, 4] {
+        bare_words(threads);
+    }
     router(2);
     snapshot::<Atomic<_>>("crossbeam-epoch", 2);
     snapshot::<ArcSwap<_>>("arc-swap", 2);
@@ -65,6 +70,14 @@ fn evenkeel(policy: Policy, threads: usize, pace: Option<Duration>) {
             let ticket = picker.dispatch(black_box(&request)).unwrap();
             pool.finish(ticket).unwrap();
         }
+    });
+}
+
+fn bare_words(threads: usize) {
+    let (policy, words) = (Policy::LeastRequests, &BareWords::default());
+    row(policy, " by bare words", threads, None, |thread| {
+        let mut rules = Rules::new(thread + 1);
+        move || words.count_and_uncount(black_box(policy), &mut rules)
     });
 }
 

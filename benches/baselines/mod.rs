@@ -32,6 +32,22 @@ impl Floor {
     }
 }
 
+/// The least that a scan of live counts can cost: each is read, and one of the least moves up and down.
+/// Nothing keeps the choice exact, and there are no views, generations, tokens or statistics.
+#[derive(Default)]
+pub struct BareWords([Floor; 8]);
+
+impl BareWords {
+    pub fn count_and_uncount(&self, policy: Policy, rules: &mut Rules) {
+        let count = |at: usize| Worker {
+            in_flight: self.0[at].0.load(Ordering::Relaxed) as u32,
+            load: Some(0),
+        };
+        let chosen = rules.choose(policy, self.0.len(), None, count);
+        self.0[chosen].count_and_uncount();
+    }
+}
+
 #[derive(Clone, Copy)]
 pub struct Worker {
     pub in_flight: u32,
