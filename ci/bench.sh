@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every bench in one table, which is printed. Ten minutes; on a machine that does nothing else, or
+# Every bench in one table, which is printed. Three minutes once built; on a machine that does nothing else, or
 # the figures mean little.
 #
 #   ci/bench.sh                     all of them; the table stays in target/bench.md
