@@ -74,10 +74,10 @@ fn evenkeel(policy: Policy, threads: usize, pace: Option<Duration>) {
 }
 
 fn bare_words(threads: usize) {
-    let (policy, words) = (Policy::LeastRequests, &BareWords::default());
-    row(policy, " by bare words", threads, None, |thread| {
-        let mut rules = Rules::new(thread + 1);
-        move || words.count_and_uncount(black_box(policy), &mut rules)
+    let words = BareWords::<WORKERS>::new();
+    row(Policy::LeastRequests, " by bare words", threads, None, |thread| {
+        let (words, mut rules) = (&words, Rules::new(thread + 1));
+        move || words.count_and_uncount(&mut rules)
     });
 }
 

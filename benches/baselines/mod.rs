@@ -34,16 +34,19 @@ impl Floor {
 
 /// The least that a scan of live counts can cost: each is read, and one of the least moves up and down.
 /// Nothing keeps the choice exact, and there are no views, generations, tokens or statistics.
-#[derive(Default)]
-pub struct BareWords([Floor; 8]);
+pub struct BareWords<const N: usize>([Floor; N]);
 
-impl BareWords {
-    pub fn count_and_uncount(&self, policy: Policy, rules: &mut Rules) {
-        let count = |at: usize| Worker {
-            in_flight: self.0[at].0.load(Ordering::Relaxed) as u32,
-            load: Some(0),
-        };
-        let chosen = rules.choose(policy, self.0.len(), None, count);
+impl<const N: usize> BareWords<N> {
+    pub fn new() -> Self {
+        Self(std::array::from_fn(|_| Floor::default()))
+    }
+
+    pub fn count_and_uncount(&self, rules: &mut Rules) {
+        let counts = self.0.each_ref().map(|word| word.0.load(Ordering::Relaxed));
+        let least = counts.iter().min();
+        let tied = || (0..N).filter(|&at| Some(&counts[at]) == least);
+        let chosen =
+            tied().nth(rules.below(tied().count())).expect("one of those that were counted");
         self.0[chosen].count_and_uncount();
     }
 }
